@@ -1,0 +1,49 @@
+# Everything a newcomer needs: make demo, make test. Each installs what it needs into .venv.
+PYTHON ?= python3
+UV := .uv/bin/uv
+UV_VERSION := 0.13.9
+RUN := .venv/bin/
+# One file an environment; DEV is the one that .venv holds.
+DEV := requirements/dev.txt
+SOURCES := $(wildcard flows tasks engine engine/* blocks deployments)
+
+.PHONY: install demo test test-fast lint types locks package clean
+
+install: .venv/.installed
+
+$(UV):
+	$(PYTHON) -m venv .uv
+	.uv/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+.venv/.installed: $(UV) $(DEV) pyproject.toml $(SOURCES)
+	$(UV) venv --quiet --allow-existing --python 3.12 .venv
+	$(UV) pip sync --quiet --python .venv --require-hashes $(DEV)
+	$(UV) pip install --quiet --python .venv --no-deps -C editable_mode=strict -e .
+	touch $@
+
+demo: install
+	$(RUN)cytopave demo
+
+test: install
+	$(RUN)pytest
+
+lint: install
+	$(RUN)ruff check .
+	$(RUN)ruff format --check .
+	$(RUN)lint-imports
+
+types: install
+	$(RUN)mypy
+
+COMPILE := $(UV) pip compile --quiet --python-version 3.12 --generate-hashes --no-emit-index-url --no-header --constraint requirements/constraints.in pyproject.toml
+
+locks: $(UV)
+	$(COMPILE) --universal --extra cellpose --group dev -o requirements/dev.txt
+	$(COMPILE) --universal --extra cellpose3 --group dev -o requirements/cellpose3.txt
+	$(COMPILE) --universal --extra cellpose --extra atlas --extra stardist --extra convert --extra slurm --extra kubernetes --extra s3 -o requirements/cpu.txt
+	$(COMPILE) --python-platform x86_64-manylinux_2_28 --extra cellpose --extra cuda13 --extra atlas-cuda13 -o requirements/cuda13.txt
+	$(COMPILE) --python-platform x86_64-manylinux_2_28 --extra cellpose --extra cuda12 -o requirements/cuda12.txt
+	$(COMPILE) --universal --group peers -o requirements/peers.txt
+
+clean:
+	rm -rf .venv .uv build *.egg-info

@@ -1,0 +1,1 @@
+"""What a site configures once. Light imports only: Prefect imports this package at start-up."""

@@ -1,0 +1,1 @@
+"""What operators need: the command line, job templates, container files."""

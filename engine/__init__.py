@@ -1,0 +1,1 @@
+"""Everything that computes: usable and tested without Prefect, Dask or a server."""

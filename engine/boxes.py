@@ -1,0 +1,75 @@
+"""Axis-aligned integer boxes: the one way in which regions of an image are named."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A half-open region ``start <= p < stop`` in pixels, one entry an axis."""
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...]) -> Box:
+        """The whole of an array of this shape."""
+        return cls((0,) * len(shape), tuple(shape))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length along each axis, zero where the box is empty."""
+        return tuple(max(0, b - a) for a, b in zip(self.start, self.stop, strict=True))
+
+    @property
+    def size(self) -> int:
+        """Number of pixels."""
+        return math.prod(self.shape)
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The box as an index of an array whose first pixel is the origin."""
+        return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
+
+    def within(self, outer: Box) -> tuple[slice, ...]:
+        """The box as an index of an array that holds ``outer``."""
+        return self.shift(tuple(-a for a in outer.start)).slices
+
+    def shift(self, by: tuple[int, ...]) -> Box:
+        """The box moved by ``by`` pixels."""
+        return Box(
+            tuple(a + d for a, d in zip(self.start, by, strict=True)),
+            tuple(b + d for b, d in zip(self.stop, by, strict=True)),
+        )
+
+    def grow(self, by: tuple[int, ...]) -> Box:
+        """The box with ``by`` pixels more on both sides of each axis."""
+        return Box(
+            tuple(a - d for a, d in zip(self.start, by, strict=True)),
+            tuple(b + d for b, d in zip(self.stop, by, strict=True)),
+        )
+
+    def intersect(self, other: Box) -> Box:
+        """The pixels that both boxes hold; of size zero where there are none."""
+        start = tuple(map(max, self.start, other.start))
+        stop = tuple(map(min, self.stop, other.stop))
+        return Box(start, tuple(map(max, start, stop)))
+
+    def blocks(self, step: tuple[int, ...]) -> Iterator[Box]:
+        """Cut along multiples of ``step`` (counted from the origin), in raster order."""
+        axes = []
+        for a, b, s in zip(self.start, self.stop, step, strict=True):
+            cuts = [a, *range((a // s + 1) * s, b, s), b]
+            axes.append(list(itertools.pairwise(cuts)))
+        for ranges in itertools.product(*axes):
+            yield Box(tuple(r[0] for r in ranges), tuple(r[1] for r in ranges))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True))

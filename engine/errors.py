@@ -1,0 +1,52 @@
+"""The exceptions that cytopave raises: one root, messages that say what to change.
+
+Every exception takes one string, so that it survives pickling between processes.
+"""
+
+
+class CytopaveError(Exception):
+    """Root of all exceptions that cytopave raises on purpose."""
+
+
+class UserError(CytopaveError):
+    """Something that was asked for cannot be done; the message says what to change."""
+
+
+class ImageError(UserError):
+    """The image cannot be read, or does not hold what was asked for."""
+
+
+class PlanError(UserError):
+    """No tile plan satisfies the request (halo, tile size, memory)."""
+
+
+class SegmenterError(UserError):
+    """A segmenter, its model or its function cannot be used."""
+
+
+class OutputError(UserError):
+    """The output exists, cannot be written, or is not what a run would have written."""
+
+
+class ClusterError(UserError):
+    """The cluster asked for cannot serve a run."""
+
+
+class MissingExtraError(UserError):
+    """An optional package is needed and not installed."""
+
+
+class LabelError(UserError):
+    """A segmentation function returned something that is not a label image."""
+
+
+class TileError(CytopaveError):
+    """A tile could not be segmented; the message names the tile and the cause."""
+
+
+class CorruptError(CytopaveError):
+    """A stored file is truncated or damaged."""
+
+
+class OutOfMemoryError(CytopaveError):
+    """The GPU's memory did not suffice; a later attempt may succeed."""

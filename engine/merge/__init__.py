@@ -1,0 +1,1 @@
+"""Links between tiles, resolution into objects, painting."""

@@ -1,0 +1,1 @@
+"""Segmentation methods, one a file."""

@@ -1,0 +1,1 @@
+"""Networks that ship with cytopave, for demos and tests."""

@@ -1,0 +1,172 @@
+"""The tile grid: cores that partition the image, and halos that neighbours share."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from cytopave.engine.boxes import Box
+from cytopave.engine.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Tiling(BaseModel):
+    """How the image is cut. Lengths are pixels of the level that is segmented."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tile: Annotated[
+        Literal["auto"] | tuple[PositiveInt, ...],
+        Field(
+            description="Core of a tile per spatial axis ([Z], Y, X), or 'auto' to size it by memory. "
+            "Two numbers for a stack mean Y and X: a tile then holds every plane."
+        ),
+    ] = "auto"
+    halo: Annotated[
+        Literal["auto"] | NonNegativeInt | tuple[NonNegativeInt, ...],
+        Field(
+            description="Pixels that a tile sees beyond its core, per spatial axis or one number for "
+            "all of them. 'auto' takes twice the segmenter's object diameter, rounded up to 16."
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One tile: its place in the grid, what it owns and what it sees."""
+
+    index: int
+    time: int
+    position: tuple[int, ...]
+    core: Box
+    window: Box
+
+    def __str__(self) -> str:
+        where = f"time {self.time}, " if self.time else ""
+        return f"tile {self.index} ({where}pixels {self.core})"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All tiles of an image, for every time point: tile ``i`` is found by arithmetic.
+
+    Attributes:
+        shape: Spatial shape of the image, ``([Z], Y, X)`` pixels.
+        tile: Length of a core per axis. A rest at the end of an axis that is shorter than the
+            halo joins the core before it: that core's window is no longer than any other
+            (it needs no halo on the image's border), and every core is at least as long as
+            the halo, so that only adjacent tiles share pixels.
+        halo: Length of the halo per axis.
+        times: Number of time points; tiles of different time points are never neighbours.
+    """
+
+    shape: tuple[int, ...]
+    tile: tuple[int, ...]
+    halo: tuple[int, ...]
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what no grid can serve.
+
+        Raises:
+            PlanError: An axis is missing, or a halo is longer than its tile.
+        """
+        if not len(self.shape) == len(self.tile) == len(self.halo):
+            raise PlanError(
+                f"the image has {len(self.shape)} spatial axes {self.shape}, but the tile {self.tile} "
+                f"and the halo {self.halo} name {len(self.tile)} and {len(self.halo)}: give one number an axis"
+            )
+        for n, t, h in zip(self.shape, self.tile, self.halo, strict=True):
+            if h > t and t < n:
+                raise PlanError(
+                    f"a halo of {h} pixels does not fit a tile of {t}: a tile may only see its direct "
+                    f"neighbours; take a tile of at least {h} or a smaller halo"
+                )
+
+    @cached_property
+    def edges(self) -> tuple[tuple[int, ...], ...]:
+        """Where the cores begin and end, per axis: ``counts[axis] + 1`` numbers."""
+        return tuple(
+            _edges(n, t, h) for n, t, h in zip(self.shape, self.tile, self.halo, strict=True)
+        )
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Number of tiles per axis."""
+        return tuple(len(e) - 1 for e in self.edges)
+
+    @property
+    def tiles_per_time(self) -> int:
+        """Number of tiles of one time point."""
+        return math.prod(self.counts)
+
+    def __len__(self) -> int:
+        return self.tiles_per_time * self.times
+
+    def __getitem__(self, index: int) -> Tile:
+        """Tile by its index: raster order of the position, time slowest."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        time, rest = divmod(index, self.tiles_per_time)
+        position = _unravel(rest, self.counts)
+        core = Box(
+            tuple(e[p] for e, p in zip(self.edges, position, strict=True)),
+            tuple(e[p + 1] for e, p in zip(self.edges, position, strict=True)),
+        )
+        return Tile(index, time, position, core, core.grow(self.halo).intersect(Box.of(self.shape)))
+
+    def __iter__(self) -> Iterator[Tile]:
+        return (self[i] for i in range(len(self)))
+
+    def index(self, time: int, position: tuple[int, ...]) -> int:
+        """Index of the tile at a position."""
+        flat = 0
+        for p, n in zip(position, self.counts, strict=True):
+            flat = flat * n + p
+        return time * self.tiles_per_time + flat
+
+    def neighbours(self, tile: Tile) -> Iterator[tuple[tuple[int, ...], Tile]]:
+        """All tiles that share a face, an edge or a corner, with the step that leads to each."""
+        for step in itertools.product((-1, 0, 1), repeat=len(self.shape)):
+            position = tuple(p + s for p, s in zip(tile.position, step, strict=True))
+            inside = all(0 <= p < n for p, n in zip(position, self.counts, strict=True))
+            if any(step) and inside:
+                yield step, self[self.index(tile.time, position)]
+
+    def covering(self, time: int, box: Box) -> Iterator[Tile]:
+        """The tiles whose cores hold pixels of a box, in raster order."""
+        ranges = [
+            [i for i in range(len(e) - 1) if e[i] < b and e[i + 1] > a]
+            for e, a, b in zip(self.edges, box.start, box.stop, strict=True)
+        ]
+        for position in itertools.product(*ranges):
+            yield self[self.index(time, position)]
+
+    def blocks(self, per_axis: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Tile indices in compact blocks of at most ``per_axis`` tiles, each in raster order."""
+        for time in range(self.times):
+            for block in Box.of(self.counts).blocks(per_axis):
+                spans = (range(a, b) for a, b in zip(block.start, block.stop, strict=True))
+                yield tuple(self.index(time, p) for p in itertools.product(*spans))
+
+
+def _edges(length: int, tile: int, halo: int) -> tuple[int, ...]:
+    edges = [*range(0, length, tile), length]
+    if len(edges) > 2 and edges[-1] - edges[-2] < halo:
+        del edges[-2]
+    return tuple(edges)
+
+
+def _unravel(flat: int, counts: tuple[int, ...]) -> tuple[int, ...]:
+    position = []
+    for n in reversed(counts):
+        flat, p = divmod(flat, n)
+        position.append(p)
+    return tuple(reversed(position))
