@@ -25,15 +25,15 @@ class Tiling(BaseModel):
     tile: Annotated[
         Literal["auto"] | tuple[PositiveInt, ...],
         Field(
-            description="Core of a tile per spatial axis ([Z], Y, X), or 'auto' to size it by memory. "
-            "Two numbers for a stack mean Y and X: a tile then holds every plane."
+            description="Core of a tile per spatial axis ([Z], Y, X), or 'auto' to size it by "
+            "memory. Two numbers for a stack mean Y and X: a tile then holds every plane."
         ),
     ] = "auto"
     halo: Annotated[
         Literal["auto"] | NonNegativeInt | tuple[NonNegativeInt, ...],
         Field(
-            description="Pixels that a tile sees beyond its core, per spatial axis or one number for "
-            "all of them. 'auto' takes twice the segmenter's object diameter, rounded up to 16."
+            description="Pixels that a tile sees beyond its core, per spatial axis or one number "
+            "for all of them. 'auto' takes twice the segmenter's object diameter."
         ),
     ] = "auto"
 
@@ -80,14 +80,15 @@ class Grid:
         """
         if not len(self.shape) == len(self.tile) == len(self.halo):
             raise PlanError(
-                f"the image has {len(self.shape)} spatial axes {self.shape}, but the tile {self.tile} "
-                f"and the halo {self.halo} name {len(self.tile)} and {len(self.halo)}: give one number an axis"
+                f"the image has {len(self.shape)} spatial axes {self.shape}, but the tile "
+                f"{self.tile} and the halo {self.halo} name {len(self.tile)} and "
+                f"{len(self.halo)}: give one number an axis"
             )
         for n, t, h in zip(self.shape, self.tile, self.halo, strict=True):
             if h > t and t < n:
                 raise PlanError(
-                    f"a halo of {h} pixels does not fit a tile of {t}: a tile may only see its direct "
-                    f"neighbours; take a tile of at least {h} or a smaller halo"
+                    f"a halo of {h} pixels does not fit a tile of {t}: a tile may only see its "
+                    f"direct neighbours; take a tile of at least {h} or a smaller halo"
                 )
 
     @cached_property
