@@ -18,7 +18,8 @@ $(UV):
 .venv/.installed: $(UV) $(DEV) pyproject.toml $(SOURCES)
 	$(UV) venv --quiet --allow-existing --python 3.12 .venv
 	$(UV) pip sync --quiet --python .venv --require-hashes $(DEV)
-	$(UV) pip install --quiet --python .venv --no-deps -C editable_mode=strict -e .
+	rm -rf build  # links of modules that are gone
+	$(UV) pip install --quiet --python .venv --no-deps -e .
 	touch $@
 
 demo: install
