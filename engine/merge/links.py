@@ -1,0 +1,234 @@
+"""Which views of neighbouring tiles are the same object: found from the shared zones alone.
+
+A *view* is one label of one tile. Two tiles that share a zone have both looked at its pixels, so
+agreement can be measured there:
+
+* Views whose pixels in the zone agree (IoU of at least one half) are the same object. So are two
+  views that are each other's best match and agree half as well, of which one covers half of the
+  other: a thin object whose outline moved.
+* A large object may enter the zone several times, and one tile may see the parts joined while the
+  other sees them apart. Each view is therefore also cut into its face-connected pieces within the
+  zone; views with a pair of pieces that agree are the same object. Two cells that one tile fused
+  form one piece there and two pieces here, and agree with neither more than once.
+* A view of which at least half was drawn by one view of the other tile, and which is not a whole
+  object in its own tile's core, is a *remnant*: what an unsteady outline left of that object. It
+  yields to the other view and links nothing.
+
+A tile that saw an object whole knows its size: it agrees with no view that lies mostly elsewhere.
+If a segmentation function gives each object the same pixels in every window, every overlap is an
+agreement and the merge is exact, for objects of any size and shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import cc3d
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from cytopave.engine.scratch import shared_zone, zone_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cytopave.engine.scratch import Scratch
+    from cytopave.engine.tiling import Grid
+
+LINK = np.dtype(
+    [
+        ("tile_a", np.int64),
+        ("view_a", np.int64),  # 1-based id within the tile
+        ("tile_b", np.int64),
+        ("view_b", np.int64),
+        ("overlap", np.int64),  # pixels that both views hold
+        ("agreement", np.float32),  # 0: not the same object; else how well they agree, up to 1
+        ("yields", np.int8),  # 1: view a is a remnant of view b, 2: b of a, 0: neither
+    ]
+)
+
+
+class Merge(BaseModel):
+    """When two tiles' labels are the same object."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rule: Annotated[
+        Literal["iou", "touch"],
+        Field(
+            description="'iou': where the labels agree in the pixels that both tiles saw. "
+            "'touch': where they share any pixel there; joins cells that touch, so only for "
+            "structures that are connected by definition."
+        ),
+    ] = "iou"
+    iou: Annotated[
+        float,
+        Field(ge=0.25, le=0.95, description="Least intersection over union that is agreement."),
+    ] = 0.5
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one tile knows about a zone: its labels there and the table of its views."""
+
+    zone: np.ndarray
+    views: np.ndarray
+
+    def complete(self, ids: np.ndarray) -> np.ndarray:
+        """Whether the tile saw the whole of each object."""
+        return np.asarray(self.views["cut"][ids - 1] == 0)
+
+    def area(self, ids: np.ndarray) -> np.ndarray:
+        """Pixels of each view in the tile's window."""
+        return np.asarray(self.views["area"][ids - 1])
+
+    def at_home(self, ids: np.ndarray) -> np.ndarray:
+        """Whether at least half of each view lies in the tile's own core."""
+        return np.asarray(2 * self.views["core_area"][ids - 1] >= self.views["area"][ids - 1])
+
+
+def scan(scratch: Scratch, grid: Grid, tiles: Iterable[int], merge: Merge) -> np.ndarray:
+    """Compare tiles with those of their neighbours that come later in the grid.
+
+    Over all tiles of a grid each zone is read exactly once.
+
+    Returns:
+        Rows of type ``LINK``: all pairs of views that share pixels or were found to be one object.
+
+    Raises:
+        CorruptError: A tile's file is missing or damaged.
+    """
+    rows = [np.zeros(0, LINK)]
+    for index in tiles:
+        tile = grid[index]
+        ahead = [(step, other) for step, other in grid.neighbours(tile) if step > (0,) * len(step)]
+        ahead = [(s, o) for s, o in ahead if shared_zone(grid, tile, s) is not None]
+        own = scratch.open(index)
+        views, *zones = own.read("views", *(zone_name(s) for s, _ in ahead))
+        for (step, other), zone in zip(ahead, zones, strict=True):
+            back = zone_name(tuple(-s for s in step))
+            their_views, their_zone = scratch.open(other.index).read("views", back)
+            bare = any(s and not h for s, h in zip(step, grid.halo, strict=True))
+            own_side, their_side = Side(zone, views), Side(their_zone, their_views)
+            found = compare(own_side, their_side, merge, same_pixels=not bare)
+            found["tile_a"], found["tile_b"] = index, other.index
+            rows.append(found)
+    return np.concatenate(rows)
+
+
+def compare(a: Side, b: Side, merge: Merge, *, same_pixels: bool) -> np.ndarray:
+    """Compare two tiles' labels of one zone.
+
+    Args:
+        a: The earlier tile.
+        b: The later tile; its zone has the same shape.
+        merge: The rule.
+        same_pixels: Whether the zones are the same pixels, or two planes that face each other.
+
+    Returns:
+        Rows of type ``LINK`` without the tiles' indices.
+    """
+    id_a, id_b, overlap = _overlaps(a.zone, b.zone)
+    rows = np.zeros(len(id_a), LINK)
+    rows["view_a"], rows["view_b"] = id_a, id_b
+    if same_pixels:
+        rows["overlap"] = overlap
+    if merge.rule == "touch":
+        rows["agreement"] = 1
+        return rows
+    agreement = _labelwise(id_a, id_b, overlap, a.zone, b.zone, merge)
+    unsure = agreement == 0
+    agreement[unsure] = _piecewise(a.zone, b.zone, id_a[unsure], id_b[unsure], merge)
+    rows["agreement"] = agreement
+    if not same_pixels:
+        return rows[rows["agreement"] > 0]
+    _weigh(rows, a, b)
+    return rows
+
+
+def _weigh(rows: np.ndarray, a: Side, b: Side) -> None:
+    """Correct the agreements by what each tile knows of the objects beyond the zone."""
+    id_a, id_b, overlap = rows["view_a"], rows["view_b"], rows["overlap"]
+    inside_a, inside_b = np.bincount(a.zone.ravel()), np.bincount(b.zone.ravel())
+    elsewhere = a.complete(id_a) & (2 * inside_b[id_b] < b.area(id_b))
+    elsewhere |= b.complete(id_b) & (2 * inside_a[id_a] < a.area(id_a))
+    rows["agreement"][elsewhere] = 0
+    apart = rows["agreement"] == 0
+    rows["yields"][apart & _is_remnant(b, id_b, overlap)] = 2
+    rows["yields"][apart & _is_remnant(a, id_a, overlap)] = 1
+
+
+def _is_remnant(side: Side, ids: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+    whole_and_own = side.complete(ids) & side.at_home(ids)
+    return np.asarray((2 * overlap >= side.area(ids)) & ~whole_and_own)
+
+
+def _overlaps(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of labels that share pixels, and how many."""
+    both = (a > 0) & (b > 0)
+    packed = (a[both].astype(np.uint64) << np.uint64(32)) | b[both]
+    pairs, counts = np.unique(packed, return_counts=True)
+    low = pairs & np.uint64(0xFFFFFFFF)
+    return (pairs >> np.uint64(32)).astype(np.int64), low.astype(np.int64), counts
+
+
+def _iou(
+    id_a: np.ndarray, id_b: np.ndarray, overlap: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> np.ndarray:
+    size_a, size_b = np.bincount(a.ravel()), np.bincount(b.ravel())
+    return np.asarray(overlap / (size_a[id_a] + size_b[id_b] - overlap))
+
+
+def _labelwise(
+    id_a: np.ndarray,
+    id_b: np.ndarray,
+    overlap: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    merge: Merge,
+) -> np.ndarray:
+    """IoU of each pair of labels where that is agreement, else 0."""
+    iou = _iou(id_a, id_b, overlap, a, b)
+    size_a, size_b = np.bincount(a.ravel()), np.bincount(b.ravel())
+    best_a, best_b = np.zeros(len(size_a)), np.zeros(len(size_b))
+    np.maximum.at(best_a, id_a, iou)
+    np.maximum.at(best_b, id_b, iou)
+    mutual = (iou == best_a[id_a]) & (iou == best_b[id_b])
+    mutual &= 2 * overlap >= np.minimum(size_a[id_a], size_b[id_b])
+    agree = (iou >= merge.iou) | (mutual & (2 * iou >= merge.iou))
+    return np.where(agree, iou, 0.0)
+
+
+def _piecewise(
+    a: np.ndarray, b: np.ndarray, id_a: np.ndarray, id_b: np.ndarray, merge: Merge
+) -> np.ndarray:
+    """Best IoU over the face-connected pieces of each pair of labels, 0 where that is too low."""
+    if not len(id_a):
+        return np.zeros(0)
+    pieces_a, label_a = _pieces(a, id_a)
+    pieces_b, label_b = _pieces(b, id_b)
+    piece_a, piece_b, overlap = _overlaps(pieces_a, pieces_b)
+    iou = _iou(piece_a, piece_b, overlap, pieces_a, pieces_b)
+    best = dict.fromkeys(zip(id_a.tolist(), id_b.tolist(), strict=True), 0.0)
+    pairs = zip(label_a[piece_a].tolist(), label_b[piece_b].tolist(), strict=True)
+    for pair, value in zip(pairs, iou.tolist(), strict=True):
+        if pair in best:
+            best[pair] = max(best[pair], value)
+    found = np.array(list(best.values()))
+    return np.where(found >= merge.iou, found, 0.0)
+
+
+def _pieces(zone: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Face-connected pieces of the given labels, and the label that each piece belongs to."""
+    wanted = np.zeros(int(zone.max()) + 1, bool)
+    wanted[ids] = True
+    kept = np.where(wanted[zone], zone, 0)
+    # Face connectivity whatever the function's own: pieces of one pixel set are then the same
+    # in both tiles even where diagonal contact joins them in only one.
+    pieces, n = cc3d.connected_components(
+        kept, connectivity=4 if zone.ndim == 2 else 6, return_N=True
+    )
+    labels = np.zeros(n + 1, np.int64)
+    labels[pieces.ravel()] = kept.ravel()
+    return pieces, labels

@@ -1,0 +1,79 @@
+"""The few clusters in which tiles contradict each other, taken apart link by link."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cytopave.engine.merge.resolve import Border
+
+
+def untangle(border: Border, members: np.ndarray, rows: np.ndarray) -> list[list[int]]:
+    """Cluster views so that no cluster joins what one tile saw whole and kept apart.
+
+    The best agreements are honoured first. A cluster with a complete view keeps only the views
+    that this view, or a view that it accounts for, covers by half; the others are clustered again
+    without it.
+
+    Args:
+        border: The views and links.
+        members: Views of the tangled clusters.
+        rows: Their links, best first.
+
+    Returns:
+        The clusters, each a list of views.
+    """
+    done: list[list[int]] = []
+    pending = [(members.tolist(), rows.tolist())]
+    while pending:
+        views, links = pending.pop()
+        for group in _constrained(border, views, links):
+            kept = _accounted(border, group, links)
+            done.append(kept)
+            left = sorted(set(group) - set(kept))
+            if left:
+                inside = set(left)
+                ends = ((int(border.a[r]), int(border.b[r]), r) for r in links)
+                pending.append((left, [r for x, y, r in ends if x in inside and y in inside]))
+    return done
+
+
+def _constrained(border: Border, views: list[int], links: list[int]) -> list[list[int]]:
+    """Union of linked views, refusing those that would join views which one tile kept apart."""
+    group_of = {v: [v] for v in views}
+    tiles_of = {v: {int(border.tile[v]): bool(border.views["cut"][v] == 0)} for v in views}
+    for row in links:
+        x, y = group_of[int(border.a[row])], group_of[int(border.b[row])]
+        if x is y:
+            continue
+        in_x, in_y = tiles_of[x[0]], tiles_of[y[0]]
+        if any(in_x[t] or in_y[t] for t in in_x.keys() & in_y.keys()):
+            continue
+        tiles_of[x[0]] = in_x | in_y
+        for v in y:
+            group_of[v] = x
+        x += y
+    return list({id(g): g for g in group_of.values()}.values())
+
+
+def _accounted(border: Border, group: list[int], links: list[int]) -> list[int]:
+    """The views of a group that its complete view accounts for: all, if there is none."""
+    whole = [v for v in group if border.views["cut"][v] == 0]
+    if not whole:
+        return group
+    winner = max(whole, key=lambda v: (int(border.views["core_area"][v]), -v))
+    covered_by = defaultdict(list)
+    for row in links:
+        x, y = int(border.a[row]), int(border.b[row])
+        for low, high in ((x, y), (y, x)):
+            if 2 * border.links["overlap"][row] >= border.views["area"][low]:
+                covered_by[high].append(low)
+    inside, kept, queue = set(group), {winner}, [winner]
+    while queue:
+        new = [v for v in covered_by[queue.pop()] if v in inside and v not in kept]
+        kept.update(new)
+        queue += new
+    return sorted(kept)
