@@ -35,6 +35,7 @@ lint: install
 
 types: install
 	$(RUN)mypy
+	$(RUN)mypy tests benchmarks
 
 COMPILE := $(UV) pip compile --quiet --python-version 3.12 --generate-hashes --no-emit-index-url --no-header --constraint requirements/constraints.in pyproject.toml
 

@@ -49,7 +49,7 @@ def paint(scratch: Scratch, grid: Grid, resolution: Resolution, index: int) -> n
     tile = grid[index]
     own = _layer(scratch, resolution, tile, tile.core, "core", whole_only=False)
     guests = [g for g in _guests(scratch, grid, resolution, tile) if g.final.any()]
-    out = own.final[own.labels]
+    out = np.asarray(own.final[own.labels])
     if not guests:
         return out
     layers = [own, *guests]

@@ -134,7 +134,7 @@ class Border:
             groups = untangle(self, np.flatnonzero(tangled), rows)
             for number, group in enumerate(groups, start=n):
                 cluster[group] = number
-        return cluster
+        return np.asarray(cluster)
 
     def _tangled(self, cluster: np.ndarray) -> np.ndarray:
         """Clusters that join what a tile kept apart, or hold views that the winner knows not."""
@@ -262,7 +262,7 @@ def _leaders(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The view with the first pixel of each group, and each view's group as an index into them."""
     order = np.lexsort((where, first[where], group))
-    groups, start, inverse = np.unique(group[order], return_index=True, return_inverse=True)
+    _, start, inverse = np.unique(group[order], return_index=True, return_inverse=True)
     position = np.empty(len(where), np.int64)
     position[order] = inverse
     return where[order][start], position
