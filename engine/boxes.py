@@ -42,6 +42,10 @@ class Box:
         """The box as an index of an array that holds ``outer``."""
         return self.shift(tuple(-a for a in outer.start)).slices
 
+    def contains(self, point: tuple[int, ...]) -> bool:
+        """Whether a pixel lies in the box."""
+        return all(a <= p < b for a, p, b in zip(self.start, point, self.stop, strict=True))
+
     def shift(self, by: tuple[int, ...]) -> Box:
         """The box moved by ``by`` pixels."""
         return Box(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -33,7 +34,7 @@ class Tiling(BaseModel):
         Literal["auto"] | NonNegativeInt | tuple[NonNegativeInt, ...],
         Field(
             description="Pixels that a tile sees beyond its core, per spatial axis or one number "
-            "for all of them. 'auto' takes twice the segmenter's object diameter."
+            "for all of them. 'auto' takes one and a half object diameters, or 64."
         ),
     ] = "auto"
 
@@ -144,7 +145,7 @@ class Grid:
     def covering(self, time: int, box: Box) -> Iterator[Tile]:
         """The tiles whose cores hold pixels of a box, in raster order."""
         ranges = [
-            [i for i in range(len(e) - 1) if e[i] < b and e[i + 1] > a]
+            range(bisect_right(e, a) - 1, bisect_left(e, b))
             for e, a, b in zip(self.edges, box.start, box.stop, strict=True)
         ]
         for position in itertools.product(*ranges):

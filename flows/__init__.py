@@ -1,1 +1,5 @@
 """Prefect flows: what happens, in order."""
+
+from cytopave.flows.segment import segment_image
+
+__all__ = ["segment_image"]

@@ -1,0 +1,117 @@
+"""The merge of a planned run, cut into stages whose work can be spread over workers.
+
+``scan_tiles`` (any number of groups) -> ``resolve_run`` (once) -> ``write_blocks`` (any number of
+groups). Each stage leaves files in the plan's merge folder, written whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cytopave.engine.merge.links import LINK, scan
+from cytopave.engine.merge.paint import paint
+from cytopave.engine.merge.resolve import Resolution, resolve
+from cytopave.engine.scratch import VIEW, Archive, write_archive
+from cytopave.engine.seams import AxisSeams, seam_report, tile_planes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from cytopave.engine.labels import WriteBlock
+    from cytopave.engine.plan import Plan
+
+
+def scan_tiles(plan: Plan, tiles: Sequence[int]) -> int:
+    """Find the links of a group of tiles with their later neighbours; returns their number.
+
+    Raises:
+        CorruptError: A tile's file is missing or damaged.
+    """
+    links = scan(plan.scratch, plan.grid, tiles, plan.merge)
+    tables = [plan.scratch.open(i).read("views")[0] for i in tiles]
+    members = {
+        "tiles": np.asarray(tiles, np.int64),
+        "counts": np.array([len(t) for t in tables], np.int64),
+        "views": np.concatenate([np.zeros(0, VIEW), *tables]),
+        "links": links,
+    }
+    write_archive(plan.merge_folder / "links" / f"{tiles[0]:09d}.zip", members)
+    return len(links)
+
+
+def resolve_run(plan: Plan, groups: Sequence[Sequence[int]]) -> Resolution:
+    """Decide about all views of the run and store the decision where painters find it.
+
+    Args:
+        plan: The run.
+        groups: The groups of tiles that were scanned.
+
+    Raises:
+        CorruptError: A file is missing or damaged.
+    """
+    archives = [
+        Archive.open(plan.merge_folder / "links" / f"{group[0]:09d}.zip") for group in groups
+    ]
+    counts = np.zeros(len(plan.grid), np.int64)
+    links = [np.zeros(0, LINK)]
+    for archive in archives:
+        tiles, count, found = archive.read("tiles", "counts", "links")
+        counts[tiles] = count
+        links.append(found)
+    result = resolve(counts, _tables(archives), np.concatenate(links))
+    folder = plan.merge_folder / "resolution"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("offsets", "final", "mode"):
+        np.save(folder / f"{name}.npy", getattr(result, name))
+    return result
+
+
+def load_resolution(folder: Path) -> Resolution:
+    """The stored decision, mapped into memory: a painter reads only its tiles' share of it."""
+    arrays: dict[str, Any] = {
+        name: np.load(folder / "resolution" / f"{name}.npy", mmap_mode="r")
+        for name in ("offsets", "final", "mode")
+    }
+    return Resolution(**arrays, n_objects=-1, n_joined=-1)
+
+
+def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
+    """Paint and write blocks of the label image; returns the number of pixels written.
+
+    Raises:
+        CorruptError: A tile's file is missing or damaged.
+    """
+    resolution = load_resolution(plan.merge_folder)
+    planes: dict[str, np.ndarray] = {}
+    for block in blocks:
+        labels = np.zeros(block.box.shape, resolution.final.dtype)
+        for tile in plan.grid.covering(block.time, block.box):
+            core = paint(plan.scratch, plan.grid, resolution, tile.index)
+            part = tile.core.intersect(block.box)
+            labels[part.within(block.box)] = core[part.within(tile.core)]
+            if block.box.contains(tile.core.start):
+                planes |= tile_planes(tile, core)
+        plan.target.write(block, labels)
+    write_archive(_planes_path(plan, blocks), planes)
+    return sum(block.box.size for block in blocks)
+
+
+def count_seams(plan: Plan, groups: Sequence[Sequence[WriteBlock]]) -> list[AxisSeams]:
+    """The seam report of a run whose blocks were written in these groups."""
+    archives = (Archive.open(_planes_path(plan, group)) for group in groups)
+    planes = (dict(zip(a.index, a.read(*a.index), strict=True)) for a in archives)
+    return seam_report(plan.grid, plan.image.spatial_axes, planes)
+
+
+def _planes_path(plan: Plan, blocks: Sequence[WriteBlock]) -> Path:
+    start = "-".join(f"{p}" for p in (blocks[0].time, *blocks[0].box.start))
+    return plan.merge_folder / "planes" / f"{start}.zip"
+
+
+def _tables(archives: Sequence[Archive]) -> Iterator[tuple[int, np.ndarray]]:
+    for archive in archives:
+        tiles, counts, views = archive.read("tiles", "counts", "views")
+        yield from zip(tiles.tolist(), np.split(views, np.cumsum(counts)[:-1]), strict=True)

@@ -1,0 +1,131 @@
+"""A run, decided: every value that its result depends on, fixed before the first tile."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from cytopave.engine.image import Image
+from cytopave.engine.labels import LabelTarget
+from cytopave.engine.merge import Merge
+from cytopave.engine.scratch import Scratch, write_bytes
+from cytopave.engine.segmenters import Segmenter
+from cytopave.engine.tiling import Grid
+
+# Raise it whenever tiles computed by an earlier version must not be used again.
+CODE_VERSION = 1
+
+
+class Memory(BaseModel):
+    """What a tile needs and what there is for it, in bytes.
+
+    Attributes:
+        need: Peak need of one tile by the segmenter's own model.
+        budget: What one worker may use.
+        source: Where the budget comes from, one sentence.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    need: int
+    budget: int
+    source: str
+
+
+class Plan(BaseModel):
+    """A run with nothing left to decide; workers read it from the run's scratch folder.
+
+    Attributes:
+        digest: Names the tiles' content: image, channels, grid, segmenter and code version.
+        image: The image at the level that is segmented.
+        channels: Channels that the segmenter gets; empty where the image has no channel axis.
+        grid: The tiles.
+        segmenter: Resolved: global thresholds and intensity ranges are fixed.
+        merge: When two tiles' labels are one object.
+        target: Where the labels go.
+        batch: Tiles per axis in one task.
+        memory: Need and budget of one tile.
+        root: The run's scratch folder.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    digest: str
+    image: Image
+    channels: tuple[int, ...]
+    grid: Grid
+    segmenter: Segmenter
+    merge: Merge
+    target: LabelTarget
+    batch: tuple[int, ...]
+    memory: Memory
+    root: Path
+
+    @property
+    def scratch(self) -> Scratch:
+        """The tile files."""
+        return Scratch(self.root)
+
+    @cached_property
+    def batches(self) -> list[tuple[int, ...]]:
+        """Tile indices of each segmentation task."""
+        return list(self.grid.blocks(self.batch))
+
+    @property
+    def merge_folder(self) -> Path:
+        """Links and resolution of this merge rule: another rule reuses the tiles."""
+        return self.root / f"merge-{self.merge.rule}-{self.merge.iou:g}"
+
+    def save(self) -> None:
+        """Write the plan into its scratch folder."""
+        write_bytes(self.root / "plan.json", self.model_dump_json(indent=1).encode())
+
+    @staticmethod
+    def load(root: Path | str) -> Plan:
+        """The plan of a scratch folder, parsed once for each version of the file."""
+        path = Path(root) / "plan.json"
+        return _load(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _load(path: Path, mtime_ns: int) -> Plan:
+    return Plan.model_validate_json(path.read_bytes())
+
+
+def tile_digest(
+    image: Image, *, channels: tuple[int, ...], grid: Grid, segmenter: Segmenter
+) -> str:
+    """Digest of all that a tile's labels depend on: 64 hexadecimal digits."""
+    facts = {
+        "code": CODE_VERSION,
+        "image": image.fingerprint(),
+        "level": image.level,
+        "channels": channels,
+        "grid": [grid.shape, grid.tile, grid.halo, grid.times],
+        "segmenter": segmenter.digest(),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def batch_shape(grid: Grid, *, tiles: float, workers: int) -> tuple[int, ...]:
+    """Tiles per axis of a batch: compact, about ``tiles`` in all, three batches a worker or more.
+
+    Neighbouring tiles read the same chunks; a compact batch reads most of them once.
+    """
+    wanted = min(tiles, len(grid) / (3 * workers))
+    shape = [1] * len(grid.counts)
+    while True:
+        room = [n > s for n, s in zip(grid.counts, shape, strict=True)]
+        if not any(room):
+            return tuple(shape)
+        axis = min((s, a) for a, s in enumerate(shape) if room[a])[1]
+        grown = [*shape]
+        grown[axis] += 1
+        if math.prod(grown) > max(1.0, wanted):
+            return tuple(shape)
+        shape = grown

@@ -1,0 +1,65 @@
+"""What a run did, for people and for the label image's own attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from cytopave.engine.seams import AxisSeams
+
+
+class Stage(BaseModel):
+    """One stage of a run.
+
+    Attributes:
+        name: What was done.
+        seconds: Wall time.
+        tasks: Number of Prefect tasks.
+        units: Tiles, pixels or objects handled, by the stage's nature; see ``unit``.
+        unit: What ``units`` counts.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    seconds: float
+    tasks: int = 1
+    units: int = 0
+    unit: str = ""
+
+
+class Report(BaseModel):
+    """The result of ``segment_image``.
+
+    Attributes:
+        image: URL of the image.
+        labels_path: URL of the published label image.
+        table_path: URL of the table of cells, None where none was written.
+        n_objects: Number of objects.
+        n_joined: How many of them more than one tile saw.
+        n_tiles: Number of tiles.
+        n_reused: Tiles that an earlier attempt had finished.
+        digest: The run's digest.
+        stages: What was done and how long it took.
+        seams: Objects cut at seams beside control lines, per axis.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    image: str
+    labels_path: str
+    table_path: str | None = None
+    n_objects: int
+    n_joined: int
+    n_tiles: int
+    n_reused: int
+    digest: str
+    stages: list[Stage]
+    seams: list[AxisSeams]
+
+    def provenance(self, plan_facts: dict[str, Any]) -> dict[str, Any]:
+        """What the label image's attributes keep of the run."""
+        kept = self.model_dump(mode="json", exclude={"labels_path", "table_path", "stages"})
+        stages = [{"name": s.name, "seconds": round(s.seconds, 3)} for s in self.stages]
+        return {**plan_facts, **kept, "stages": stages}

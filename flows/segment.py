@@ -1,0 +1,222 @@
+"""The flow that segments one image: probe, plan, segment, merge, publish, report."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from prefect import flow, get_run_logger
+from prefect.runtime import flow_run
+from pydantic import Field
+
+from cytopave.blocks.cluster import Cluster, resolve_cluster
+from cytopave.engine.errors import TileError
+from cytopave.engine.merge import Merge
+from cytopave.engine.plan import Plan
+from cytopave.engine.planning import make_plan
+from cytopave.engine.report import Report, Stage
+from cytopave.engine.segmenters import Cellpose, Segmenter
+from cytopave.engine.settings import load_settings
+from cytopave.engine.tiling import Tiling
+from cytopave.tasks.merge import (
+    resolve_labels,
+    scan_groups,
+    scan_seams,
+    write_groups,
+    write_labels,
+)
+from cytopave.tasks.plan import plan_tiles
+from cytopave.tasks.probe import gpu_budget, host_budget, probe_workers
+from cytopave.tasks.progress import progress
+from cytopave.tasks.publish import count_seams, publish_labels
+from cytopave.tasks.report import show_failures, show_plan, show_report
+from cytopave.tasks.runner import check_no_default_client, make_runner, slots
+from cytopave.tasks.segment import segment_task
+from cytopave.tasks.window import run_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def _run_name() -> str:
+    parameters = flow_run.parameters
+    return f"{Path(str(parameters['image'])).name} -> {parameters['name']}"
+
+
+@flow(
+    name="segment-image",
+    flow_run_name=_run_name,
+    task_runner=make_runner(),
+    persist_result=False,
+    validate_parameters=True,
+)
+def segment_image(
+    image: Annotated[str, Field(description="OME-Zarr image or zarr array: a path or URL.")],
+    *,
+    segmenter: Annotated[Segmenter, Field(description="Method and its options.")] = Cellpose(),  # noqa: B008
+    name: Annotated[str, Field(description="Name of the label image.")] = "cells",
+    output: Annotated[
+        str | None, Field(description="Store that gets the labels; None: the image's own.")
+    ] = None,
+    overwrite: Annotated[bool, Field(description="Replace a label image of that name.")] = False,
+    level: Annotated[int, Field(description="Pyramid level to segment; 0 is the finest.")] = 0,
+    axes: Annotated[
+        str | None, Field(description="Axes of a plain array, such as 'zyx'.")
+    ] = None,
+    channels: Annotated[
+        list[int | str] | None, Field(description="Channels by number or name; None: all.")
+    ] = None,
+    tiling: Annotated[Tiling, Field(description="Tile and halo.")] = Tiling(),  # noqa: B008
+    merge: Annotated[Merge, Field(description="When two labels are one object.")] = Merge(),  # noqa: B008
+    cluster: Annotated[
+        str, Field(description="auto, cpu, nvlink, capacity, tcp://..., or a saved block's name.")
+    ] = "auto",
+    workers: Annotated[int | None, Field(description="Number of workers.", ge=1)] = None,
+    scratch: Annotated[
+        str | None, Field(description="Folder for tile files that all workers share.")
+    ] = None,
+    gpu_memory_gb: Annotated[
+        float | None, Field(description="GiB of the GPUs where planning cannot see them.", gt=0)
+    ] = None,
+    keep_scratch: Annotated[
+        bool, Field(description="Keep the tile files after publication.")
+    ] = False,
+) -> Report:
+    """Segment an image of any size and publish one label image.
+
+    Run again with the same parameters after a failure: finished tiles are not computed again.
+
+    Raises:
+        UserError: The request cannot be carried out; nothing has been computed.
+        TileError: Some tiles failed; all others are finished and kept.
+        OutOfMemoryError: The GPU's memory did not suffice, however often it was tried.
+    """
+    settings = load_settings()
+    check_no_default_client(cluster)
+    clock = _Clock()
+    request: dict[str, Any] = {
+        "segmenter": segmenter,
+        "tiling": tiling,
+        "merge": merge,
+        "batch_seconds": settings.batch_seconds,
+        "name": name,
+        "output": output,
+        "overwrite": overwrite,
+        "level": level,
+        "axes": axes,
+        "channels": channels,
+        "scratch": Path(scratch) if scratch else settings.scratch,
+    }
+    with clock.stage("plan") as done:
+        plan = _plan(image, request, cluster, gpu_memory_gb or settings.gpu_memory_gb)
+        done(units=len(plan.grid), unit="tiles")
+    show_plan(plan)
+    reused = _segment(plan, clock)
+    n_objects, n_joined = _merge(plan, clock)
+    report = _publish(plan, clock, n_objects=n_objects, n_joined=n_joined, n_reused=reused)
+    show_report(report)
+    if not keep_scratch:
+        shutil.rmtree(plan.root)
+    get_run_logger().info("%d objects in %s", report.n_objects, report.labels_path)
+    return report
+
+
+def _plan(image: str, request: dict[str, Any], cluster: str, assumed_gb: float | None) -> Plan:
+    """Refuse bad requests before any worker starts; then plan for the workers that came."""
+    guess = resolve_cluster(cluster).workers or 1
+    draft = make_plan(image, budget=host_budget(guess), workers=guess, **request)
+    # What was found out about the whole image need not be found out again.
+    request = {**request, "segmenter": draft.segmenter}
+    workers = slots()
+    gpus = probe_workers(assumed_gb=assumed_gb) if draft.segmenter.uses_gpu else []
+    budget = gpu_budget(gpus, assumed_gb=assumed_gb) if gpus else host_budget(workers)
+    return plan_tiles(image, budget=budget, workers=workers, request=request)
+
+
+def _segment(plan: Plan, clock: _Clock) -> int:
+    """Segment all batches; returns the number of tiles that were finished before."""
+    failures: dict[int, str] = {}
+    reused = 0
+    batches = range(len(plan.batches))
+    with clock.stage("segment") as done, progress("tiles", len(plan.grid), key="tiles") as advance:
+        for batch, work, error in run_window(
+            lambda b: segment_task(plan, b), batches, window=slots(), root=str(plan.root)
+        ):
+            if work is not None:
+                reused += work.reused
+            else:
+                failures[batch] = f"{type(error).__name__}: {error}"
+            advance(len(plan.batches[batch]))
+        done(tasks=len(batches), units=len(plan.grid), unit="tiles")
+    if failures:
+        show_failures(failures, plan)
+        shown = "; ".join(list(failures.values())[:5])
+        raise TileError(
+            f"{len(failures)} of {len(batches)} batches failed, the others are finished and kept; "
+            f"the same command tries only these again. {shown}"
+        )
+    return reused
+
+
+def _merge(plan: Plan, clock: _Clock) -> tuple[int, int]:
+    """Scan seams, resolve, write; returns the numbers of objects and of joined objects."""
+    root, tasks = str(plan.root), 2 * slots()
+    shared = {"root": root, "tasks": tasks}
+    with clock.stage("scan seams") as done:
+        n = len(scan_groups(plan, tasks=tasks))
+        links = sum(_all(scan_seams, n, shared))
+        done(tasks=n, units=links, unit="links")
+    with clock.stage("resolve") as done:
+        n_objects, n_joined = resolve_labels.submit(root, tasks=tasks).result()
+        done(units=n_objects, unit="objects")
+    with clock.stage("write") as done:
+        n = len(write_groups(plan, tasks=tasks))
+        pixels = sum(_all(write_labels, n, shared))
+        done(tasks=n, units=pixels, unit="pixels")
+    return n_objects, n_joined
+
+
+def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
+    results = []
+    with progress(task.name.replace("_", " "), n, key=task.name.replace("_", "-")) as advance:
+        for _, result, error in run_window(task, range(n), window=slots(), **parameters):
+            if error is not None:
+                raise error
+            results.append(result)
+            advance(1)
+    return results
+
+
+def _publish(plan: Plan, clock: _Clock, **counts: int) -> Report:
+    with clock.stage("count seams"):
+        seams = count_seams(str(plan.root), tasks=2 * slots())
+    report = Report(
+        image=plan.image.url,
+        labels_path=plan.target.url,
+        n_tiles=len(plan.grid),
+        digest=plan.digest,
+        stages=clock.stages,
+        seams=seams,
+        **counts,
+    )
+    with clock.stage("publish"):
+        publish_labels(str(plan.root), report=report)
+    return report.model_copy(update={"stages": clock.stages})
+
+
+class _Clock:
+    """Wall time of each stage."""
+
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Callable[..., None]]:
+        facts: dict[str, Any] = {}
+        start = time.perf_counter()
+        yield facts.update
+        seconds = time.perf_counter() - start
+        self.stages = [*self.stages, Stage(name=name, seconds=seconds, **facts)]

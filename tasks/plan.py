@@ -1,0 +1,24 @@
+"""The task that decides everything about a run before its first tile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prefect import task
+
+from cytopave.engine.planning import Budget, make_plan
+
+if TYPE_CHECKING:
+    from cytopave.engine.plan import Plan
+
+
+@task(name="plan_tiles", persist_result=False)
+def plan_tiles(image: str, *, budget: Budget, workers: int, request: dict[str, Any]) -> Plan:
+    """Make the plan and store it in the run's scratch folder.
+
+    Raises:
+        UserError: The request cannot be carried out; nothing has been computed.
+    """
+    plan = make_plan(image, budget=budget, workers=workers, **request)
+    plan.save()
+    return plan

@@ -1,0 +1,50 @@
+"""The task that finishes the label image and makes it visible."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
+
+from prefect import task
+
+from cytopave.engine.merge import stages
+from cytopave.engine.plan import Plan
+from cytopave.tasks.merge import write_groups
+
+if TYPE_CHECKING:
+    from cytopave.engine.report import Report
+    from cytopave.engine.seams import AxisSeams
+
+
+@task(name="count_seams", persist_result=False)
+def count_seams(root: str, *, tasks: int) -> list[AxisSeams]:
+    """Objects cut at seams beside control lines, from the planes that the writers kept."""
+    plan = Plan.load(root)
+    return stages.count_seams(plan, write_groups(plan, tasks=tasks))
+
+
+@task(name="publish_labels", persist_result=False)
+def publish_labels(root: str, *, report: Report) -> str:
+    """Finish the pyramid, validate, and publish under the final name; returns the labels' URL.
+
+    Raises:
+        OutputError: The name was taken meanwhile, or the written image is not valid.
+    """
+    plan = Plan.load(root)
+    plan.target.finish()
+    return plan.target.publish(report.provenance(plan_facts(plan)))
+
+
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    """What the label image's attributes say of how it was made."""
+    return {
+        "version": importlib.metadata.version("cytopave"),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "level": plan.image.level,
+        "channels": list(plan.channels),
+        "tile": list(plan.grid.tile),
+        "halo": list(plan.grid.halo),
+        "merge": plan.merge.model_dump(),
+        "segmenter": plan.segmenter.provenance(),
+    }

@@ -1,0 +1,57 @@
+"""The task that segments a batch of tiles."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from prefect import task
+
+from cytopave.engine.plan import CODE_VERSION, Plan
+from cytopave.engine.segment import Work, segment_tiles
+from cytopave.tasks.retry import retrying
+
+if TYPE_CHECKING:
+    from prefect import Task
+    from prefect.context import TaskRunContext
+
+
+def batch_key(plan: Plan, batch: int) -> str:
+    """Name of a batch's persisted result: the tiles it holds and all that their labels depend on."""
+    tiles = hashlib.sha256(repr(plan.batches[batch]).encode()).hexdigest()[:16]
+    return f"cytopave-segment-{plan.digest[:32]}-{tiles}-{CODE_VERSION}"
+
+
+def _cache_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
+    return batch_key(Plan.load(parameters["root"]), parameters["batch"])
+
+
+@task(name="segment_batch", cache_key_fn=_cache_key, persist_result=True)
+def segment_batch(batch: int, *, root: str) -> Work:
+    """Segment the unfinished tiles of a batch.
+
+    Args:
+        batch: Number of the batch in the plan.
+        root: The run's scratch folder, which holds the plan.
+
+    Raises:
+        TileError: Tiles failed; the others of the batch are finished.
+        OutOfMemoryError: The GPU's memory did not suffice; Prefect tries again later.
+    """
+    plan = Plan.load(root)
+    return segment_tiles(plan, plan.batches[batch])
+
+
+def segment_task(plan: Plan, batch: int) -> Task[..., Work]:
+    """The task as it is submitted for one batch.
+
+    A persisted result counts only while the tiles that it speaks of are there.
+    """
+    tiles = plan.batches[batch]
+    complete = all(plan.scratch.has(i) for i in tiles)
+    return retrying(segment_batch).with_options(
+        task_run_name=f"segment batch {batch} (tiles {tiles[0]}-{tiles[-1]})",
+        result_storage=plan.root / "results",
+        refresh_cache=not complete,
+    )
