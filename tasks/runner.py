@@ -1,0 +1,312 @@
+"""The one factory of task runners: every flow's tasks run where its own parameters say.
+
+The runner is a Dask runner that builds its cluster when the first task is submitted, from the
+parameters ``cluster`` and ``workers`` of the flow run. A flow is decorated once and runs the same
+from a script, the command line and a deployment.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import urllib.request
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import dask
+import distributed
+from distributed.comm.addressing import resolve_address
+from prefect.context import FlowRunContext
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect_dask.client import PrefectDaskClient
+from prefect_dask.task_runners import DaskTaskRunner
+
+from cytopave.blocks.cluster import GIL_REASON, Cluster, resolve_cluster
+from cytopave.engine.errors import ClusterError
+from cytopave.engine.settings import load_settings
+from cytopave.engine.vram import probe_gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prefect.futures import PrefectFuture
+    from prefect.task_runners import TaskRunner
+
+_DASK = {
+    # A worker may die of what is beside it (the kernel's memory killer, an operator), so its task
+    # gets a second worker; a task that kills that one too is the cause, and fails.
+    "distributed.scheduler.allowed-failures": 1,
+    "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED": "warning",
+}
+
+_log = logging.getLogger(__name__)
+
+
+def make_runner(
+    cluster: Cluster | str = "auto", workers: int | None = None
+) -> TaskRunner[PrefectFuture[Any]]:
+    """A task runner for ``@flow(task_runner=...)``.
+
+    Args:
+        cluster: Used where the flow run has no parameter ``cluster``.
+        workers: Used where the flow run has no parameter ``workers``.
+    """
+    return cast("TaskRunner[PrefectFuture[Any]]", ClusterTaskRunner(cluster, workers))
+
+
+class ClusterTaskRunner(DaskTaskRunner):
+    """Runs tasks on the cluster that the flow run's parameters name.
+
+    Prefect's own Dask runner takes over any default client that it finds in the process, whatever
+    cluster it was given; this one refuses (``check_no_default_client``).
+    """
+
+    def __init__(self, cluster: Cluster | str = "auto", workers: int | None = None) -> None:
+        super().__init__()
+        self.cluster = cluster
+        self.workers = workers
+
+    def duplicate(self) -> ClusterTaskRunner:
+        """A runner of the same settings that has not started: Prefect uses one a flow run."""
+        return type(self)(self.cluster, self.workers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClusterTaskRunner) and (self.cluster, self.workers) == (
+            other.cluster,
+            other.workers,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def client(self) -> PrefectDaskClient:
+        """The connection to the cluster, which starts on first use.
+
+        Raises:
+            ClusterError: No cluster, or none whose workers can serve.
+        """
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
+
+    @property
+    def slots(self) -> int:
+        """Number of tasks that the cluster works on at once: its workers' threads."""
+        return sum(self.client.nthreads().values())
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """Submit a task, with the address of the API that serves this flow run."""
+        with _same_api():
+            return super().submit(*args, **kwargs)
+
+    def _connect(self) -> PrefectDaskClient:
+        parameters = _flow_parameters()
+        cluster = resolve_cluster(parameters.get("cluster") or self.cluster)
+        workers = parameters.get("workers") or self.workers
+        if workers is not None:
+            cluster = cluster.model_copy(update={"workers": workers})
+        check_no_default_client(cluster)
+        _refuse_import_of_main()
+        # Work that uses no GPU gets a worker a core, also where there is a GPU.
+        gpu = getattr(parameters.get("segmenter"), "uses_gpu", True) and probe_gpu().visible
+        enter = self._exit_stack.enter_context
+        if cluster.address is None:
+            enter(_quiet())
+            enter(dask.config.set(_DASK))
+            address = enter(cluster.start(gpu=gpu)).scheduler_address
+        else:
+            address = cluster.address
+        client: PrefectDaskClient = enter(_client(address))
+        _wait_for_workers(client, cluster)
+        _check_workers(client)
+        return client
+
+
+def slots() -> int:
+    """Number of tasks that the running flow's cluster works on at once; starts it if need be.
+
+    Raises:
+        ClusterError: The cluster cannot serve.
+    """
+    context = FlowRunContext.get()
+    runner = context.task_runner if context else None
+    if not isinstance(runner, ClusterTaskRunner):
+        raise ClusterError(
+            "this needs a flow that runs on make_runner(): decorate it with "
+            "@flow(task_runner=make_runner())"
+        )
+    return runner.slots
+
+
+def check_no_default_client(cluster: Cluster | str) -> None:
+    """Refuse to run beside somebody else's default Dask client in this process.
+
+    Such a client makes its owner believe that tasks run on its cluster. Either they do, because
+    the address is asked for, or the client goes first.
+
+    Raises:
+        ClusterError: There is a default client of another cluster than the one asked for.
+    """
+    try:
+        client = distributed.default_client()
+    except ValueError:
+        return
+    address = client.scheduler.address if client.scheduler else str(client._start_arg)
+    wanted = resolve_cluster(cluster).address
+    if wanted is not None and _resolved(wanted) == _resolved(address):
+        return
+    if address.startswith("inproc://"):
+        raise ClusterError(
+            f"this process has a Dask client whose workers are threads of it ({address}): "
+            f"{GIL_REASON}. Close it (client.close()) and let cytopave start worker processes, or "
+            "start it with processes=True and pass its scheduler's tcp:// address as cluster"
+        )
+    raise ClusterError(
+        f"this process has a default Dask client of {address}, but the cluster asked for is "
+        f"{wanted or 'another one'}: close the client (client.close()) first, or pass "
+        f"cluster={address!r} to run there"
+    )
+
+
+def embedded_api(*, timeout_seconds: int = 120) -> str:
+    """Start the temporary API of this process, if no PREFECT_API_URL is set.
+
+    A flow starts it by itself; starting it before allows for a slow machine (Prefect waits 20 s)
+    and it serves all flow runs of the process. It ends with the process.
+
+    Args:
+        timeout_seconds: Longest wait.
+
+    Returns:
+        The URL of the API that flows of this process use.
+    """
+    if url := PREFECT_API_URL.value():
+        return str(url)
+    from prefect.server.api.server import SubprocessASGIServer
+
+    server = SubprocessASGIServer()
+    server.start(timeout=timeout_seconds)
+    return server.api_url
+
+
+@contextmanager
+def _same_api() -> Iterator[None]:
+    """Settings as the workers shall see them: with the address of the flow's own API.
+
+    Prefect sends the settings of the moment along with each task. Without an address in them each
+    worker process starts a temporary server of its own, and its task runs land there.
+    """
+    if PREFECT_API_URL.value():
+        yield
+        return
+    with temporary_settings({PREFECT_API_URL: embedded_api()}):
+        yield
+
+
+def _flow_parameters() -> dict[str, Any]:
+    context = FlowRunContext.get()
+    return (context.parameters if context else None) or {}
+
+
+def _client(address: str) -> PrefectDaskClient:
+    timeout = load_settings().worker_timeout_seconds
+    try:
+        return PrefectDaskClient(address, set_as_default=False, timeout=timeout)
+    except OSError as error:  # covers distributed's timeouts and refused connections
+        raise ClusterError(
+            f"no Dask scheduler answers at {address} within {timeout:g} s: start one there, or "
+            "let cytopave start workers with cluster='auto'"
+        ) from error
+
+
+def _wait_for_workers(client: PrefectDaskClient, cluster: Cluster) -> None:
+    wanted = cluster.workers or 1
+    timeout = load_settings().worker_timeout_seconds
+    with suppress(TimeoutError):
+        client.wait_for_workers(wanted, timeout=timeout)
+    present = len(client.nthreads())
+    if not present:
+        raise ClusterError(
+            f"the scheduler at {client.scheduler.address} had no worker after {timeout:g} s: "
+            "start workers that connect to it, or raise CYTOPAVE_WORKER_TIMEOUT_SECONDS if they "
+            "wait in a queue"
+        )
+    if present < wanted:
+        _log.warning("Only %d of %d workers came within %g s", present, wanted, timeout)
+
+
+def _check_workers(client: PrefectDaskClient) -> None:
+    """Refuse workers that share this process, or that cannot reach its API."""
+    url = None if PREFECT_API_URL.value() else embedded_api()
+    sights = client.run(_look_around, url)
+    scheduler = client.scheduler.address
+    if any(sight.process == _process() for sight in sights.values()):
+        raise ClusterError(
+            f"the workers of {scheduler} are threads of this process: {GIL_REASON}. Start the "
+            "cluster with processes=True"
+        )
+    if away := [worker for worker, sight in sights.items() if not sight.api]:
+        raise ClusterError(
+            f"the worker {away[0]} cannot reach the temporary Prefect API of this process ({url}): "
+            "start one for all hosts (prefect server start --host 0.0.0.0) and set "
+            "PREFECT_API_URL to its address, here and on the workers"
+        )
+    if (threads := max(client.nthreads().values())) > 1:
+        _log.warning(
+            "Workers of %s run up to %d tasks at once; on a GPU these share its memory, and "
+            "plans count on one a worker (start workers with --nthreads 1)",
+            scheduler,
+            threads,
+        )
+
+
+class _Sight(NamedTuple):
+    """What a worker sees from where it runs."""
+
+    process: tuple[str, int]
+    api: bool
+
+
+def _process() -> tuple[str, int]:
+    return socket.gethostname(), os.getpid()
+
+
+def _look_around(url: str | None) -> _Sight:
+    """On a worker: which process it is, and whether the API answers there."""
+    if url is None:
+        return _Sight(_process(), api=True)
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
+            return _Sight(_process(), api=answer.status == 200)
+    except OSError:
+        return _Sight(_process(), api=False)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the scheduler's routine messages off the flow's console."""
+    logger = logging.getLogger("distributed")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _resolved(address: str) -> str:
+    with suppress(OSError, ValueError):
+        return str(resolve_address(address))
+    return address
+
+
+def _refuse_import_of_main() -> None:
+    """Refuse to start workers from a script that a worker is importing just now."""
+    import multiprocessing
+
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ClusterError(
+            'call the flow under `if __name__ == "__main__":`: worker processes import the '
+            "script that started them, and would start it anew"
+        )

@@ -1,0 +1,95 @@
+"""Submitting many tasks, a few at a time, and outliving those that fail."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distributed import KilledWorker
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
+from prefect.futures import PrefectWrappedFuture, as_completed
+from prefect.states import Crashed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prefect import Task
+    from prefect.client.schemas import State
+    from prefect.futures import PrefectFuture
+
+_log = logging.getLogger(__name__)
+
+
+class Outcome[Item, Result](NamedTuple):
+    """How the task of one item ended: with a result, or with the exception that ended it."""
+
+    item: Item
+    result: Result | None
+    error: Exception | None
+
+
+def run_window[Item, Result](
+    task: Task[..., Result], items: Iterable[Item], *, window: int, **parameters: Any
+) -> Iterator[Outcome[Item, Result]]:
+    """Run ``task(item, **parameters)`` for every item, at most ``window`` at once.
+
+    Items are taken as places fall free, and what a worker holds for a task is let go as soon as its
+    result is here: neither memory nor the work lost with a worker grows with the number of items.
+
+    Choose the window no larger than the number of threads (``runner.slots()``). A task that waits
+    on a worker behind one that kills it would be held guilty of that death as well.
+
+    Args:
+        task: The task; its first argument is the item.
+        items: What to run it for.
+        window: Most tasks at once.
+        parameters: The same for all of them.
+
+    Yields:
+        One outcome an item, in the order in which they end. A task that fails, or that takes its
+        worker down, is an outcome too; nothing is raised for it.
+    """
+    waiting = iter(items)
+    running: dict[PrefectFuture[Result], Item] = {}
+    try:
+        while True:
+            while len(running) < window and (taken := next(waiting, _NONE)) is not _NONE:
+                running[task.submit(taken, **parameters)] = taken
+            if not running:
+                return
+            future = next(as_completed(list(running)))
+            yield _outcome(running.pop(future), future)
+    finally:
+        for future in running:  # the consumer stopped early
+            _dask(future).cancel()
+
+
+_NONE: Any = object()
+
+
+def _outcome[Item, Result](item: Item, future: PrefectFuture[Result]) -> Outcome[Item, Result]:
+    try:
+        return Outcome(item, future.result(), None)
+    except KilledWorker as error:
+        _record_crash(future, error)
+        return Outcome(item, None, error)
+    except Exception as error:  # noqa: BLE001  whatever it was is this item's outcome
+        return Outcome(item, None, error)
+    finally:
+        _dask(future).release()
+
+
+def _record_crash(future: PrefectFuture[Any], error: KilledWorker) -> None:
+    """Tell Prefect: a dead worker could not, and the run would stay 'Running' for ever."""
+    state: State[Any] = Crashed(
+        message=f"Its worker died, {error.allowed_failures + 1} times in a row."
+    )
+    with suppress(ObjectNotFound), get_client(sync_client=True) as client:
+        client.set_task_run_state(future.task_run_id, state, force=True)
+
+
+def _dask(future: PrefectFuture[Any]) -> Any:
+    assert isinstance(future, PrefectWrappedFuture)
+    return future.wrapped_future
