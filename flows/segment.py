@@ -182,7 +182,7 @@ def _merge(plan: Plan, clock: _Clock) -> tuple[int, int]:
 def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
     results = []
     with progress(task.name.replace("_", " "), n, key=task.name.replace("_", "-")) as advance:
-        for _, result, error in run_window(task, range(n), window=slots(), **parameters):
+        for _, result, error in run_window(lambda _: task, range(n), window=slots(), **parameters):
             if error is not None:
                 raise error
             results.append(result)

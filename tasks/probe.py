@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+import dask
 import psutil
 from prefect import task
 
 from cytopave.engine.planning import Budget
-from cytopave.engine.vram import Gpu, plan_budget, probe_gpu as probe
+from cytopave.engine.vram import Gpu, plan_budget
+from cytopave.engine.vram import probe_gpu as probe
+from cytopave.tasks.runner import worker_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +21,19 @@ if TYPE_CHECKING:
 def probe_gpu(worker: str, *, assumed_gb: float | None) -> Gpu:
     """The GPU of the worker that this task runs on."""
     return probe(assumed_gb=assumed_gb)
+
+
+def probe_workers(*, assumed_gb: float | None) -> list[Gpu]:
+    """The GPUs of all workers of the running flow, or none where no worker has one.
+
+    With ``assumed_gb`` the assumption stands for workers whose GPU cannot be seen.
+    """
+    futures = []
+    for worker in worker_addresses():
+        with dask.annotate(workers=[worker], allow_other_workers=False):
+            futures.append(probe_gpu.submit(worker, assumed_gb=assumed_gb))
+    gpus = [future.result() for future in futures]
+    return gpus if assumed_gb is not None or any(g.visible for g in gpus) else []
 
 
 def gpu_budget(gpus: Sequence[Gpu], *, assumed_gb: float | None) -> Budget:

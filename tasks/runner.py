@@ -129,6 +129,19 @@ def slots() -> int:
     Raises:
         ClusterError: The cluster cannot serve.
     """
+    return _running().slots
+
+
+def worker_addresses() -> list[str]:
+    """Addresses of the running flow's workers; starts its cluster if need be.
+
+    Raises:
+        ClusterError: The cluster cannot serve.
+    """
+    return sorted(_running().client.nthreads())
+
+
+def _running() -> ClusterTaskRunner:
     context = FlowRunContext.get()
     runner = context.task_runner if context else None
     if not isinstance(runner, ClusterTaskRunner):
@@ -136,7 +149,7 @@ def slots() -> int:
             "this needs a flow that runs on make_runner(): decorate it with "
             "@flow(task_runner=make_runner())"
         )
-    return runner.slots
+    return runner
 
 
 def check_no_default_client(cluster: Cluster | str) -> None:

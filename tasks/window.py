@@ -13,7 +13,7 @@ from prefect.futures import PrefectWrappedFuture, as_completed
 from prefect.states import Crashed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from prefect import Task
     from prefect.client.schemas import State
@@ -31,9 +31,13 @@ class Outcome[Item, Result](NamedTuple):
 
 
 def run_window[Item, Result](
-    task: Task[..., Result], items: Iterable[Item], *, window: int, **parameters: Any
+    task_of: Callable[[Item], Task[..., Result]],
+    items: Iterable[Item],
+    *,
+    window: int,
+    **parameters: Any,
 ) -> Iterator[Outcome[Item, Result]]:
-    """Run ``task(item, **parameters)`` for every item, at most ``window`` at once.
+    """Run ``task_of(item)(item, **parameters)`` for every item, at most ``window`` at once.
 
     Items are taken as places fall free, and what a worker holds for a task is let go as soon as its
     result is here: neither memory nor the work lost with a worker grows with the number of items.
@@ -42,7 +46,7 @@ def run_window[Item, Result](
     on a worker behind one that kills it would be held guilty of that death as well.
 
     Args:
-        task: The task; its first argument is the item.
+        task_of: Gives the task for an item, whose first argument is the item.
         items: What to run it for.
         window: Most tasks at once.
         parameters: The same for all of them.
@@ -56,7 +60,7 @@ def run_window[Item, Result](
     try:
         while True:
             while len(running) < window and (taken := next(waiting, _NONE)) is not _NONE:
-                running[task.submit(taken, **parameters)] = taken
+                running[task_of(taken).submit(taken, **parameters)] = taken
             if not running:
                 return
             future = next(as_completed(list(running)))
