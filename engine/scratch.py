@@ -191,6 +191,8 @@ class Archive:
         entry = self.index[name]
         dtype = entry["dtype"]
         dtype = np.dtype([tuple(d) for d in dtype] if isinstance(dtype, list) else dtype)
+        if 0 in entry["shape"]:  # Blosc cannot decode what it encodes of nothing
+            return np.zeros(entry["shape"], dtype)
         return np.frombuffer(_CODEC.decode(data), dtype).reshape(entry["shape"])
 
 

@@ -14,7 +14,7 @@ agreement can be measured there:
   object in its own tile's core, is a *remnant*: what an unsteady outline left of that object. It
   yields to the other view and links nothing.
 
-A tile that saw an object whole knows its size: it agrees with no view that lies mostly elsewhere.
+A tile that saw an object whole knows its extent: it agrees with no view that lies mostly outside.
 If a segmentation function gives each object the same pixels in every window, every overlap is an
 agreement and the merge is exact, for objects of any size and shape.
 """
@@ -150,10 +150,10 @@ def compare(a: Side, b: Side, merge: Merge, *, same_pixels: bool) -> np.ndarray:
 def _weigh(rows: np.ndarray, a: Side, b: Side) -> None:
     """Correct the agreements by what each tile knows of the objects beyond the zone."""
     id_a, id_b, overlap = rows["view_a"], rows["view_b"], rows["overlap"]
-    inside_a, inside_b = np.bincount(a.zone.ravel()), np.bincount(b.zone.ravel())
-    elsewhere = a.complete(id_a) & (2 * inside_b[id_b] < b.area(id_b))
-    elsewhere |= b.complete(id_b) & (2 * inside_a[id_a] < a.area(id_a))
-    rows["agreement"][elsewhere] = 0
+    # Whoever saw an object whole knows that a view with more outside than inside is another one.
+    more = a.complete(id_a) & (2 * overlap < b.area(id_b))
+    more |= b.complete(id_b) & (2 * overlap < a.area(id_a))
+    rows["agreement"][more] = 0
     apart = rows["agreement"] == 0
     rows["yields"][apart & _is_remnant(b, id_b, overlap)] = 2
     rows["yields"][apart & _is_remnant(a, id_a, overlap)] = 1
