@@ -12,7 +12,7 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from cytopave.blocks.cluster import Cluster, resolve_cluster
+from cytopave.blocks.cluster import resolve_cluster
 from cytopave.engine.errors import TileError
 from cytopave.engine.merge import Merge
 from cytopave.engine.plan import Plan
@@ -63,9 +63,7 @@ def segment_image(
     ] = None,
     overwrite: Annotated[bool, Field(description="Replace a label image of that name.")] = False,
     level: Annotated[int, Field(description="Pyramid level to segment; 0 is the finest.")] = 0,
-    axes: Annotated[
-        str | None, Field(description="Axes of a plain array, such as 'zyx'.")
-    ] = None,
+    axes: Annotated[str | None, Field(description="Axes of a plain array, such as 'zyx'.")] = None,
     channels: Annotated[
         list[int | str] | None, Field(description="Channels by number or name; None: all.")
     ] = None,

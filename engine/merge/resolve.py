@@ -9,7 +9,9 @@ whole and the tile there drew nothing in its place.
 
 No cluster joins two views of one tile of which that tile saw one whole: it kept them apart and
 knew what it saw. Two views of one tile that both leave its window may be joined by a neighbour
-that sees them meet outside.
+that sees them meet outside. Nor does a cluster join two whole views, each mostly in its own tile's
+core, of which one is larger by half: an object lies mostly in one core, so these are two, and one
+tile fused its own with another.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from cytopave.engine.scratch import VIEW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from cytopave.engine.merge.links import Merge
 
 HIDDEN, PIECE, WHOLE = np.uint8(0), np.uint8(1), np.uint8(2)
 
@@ -55,7 +59,10 @@ class Resolution:
 
 
 def resolve(
-    counts: np.ndarray, tables: Iterable[tuple[int, np.ndarray]], links: np.ndarray
+    counts: np.ndarray,
+    tables: Iterable[tuple[int, np.ndarray]],
+    links: np.ndarray,
+    merge: Merge,
 ) -> Resolution:
     """Decide about every view of a run.
 
@@ -63,6 +70,7 @@ def resolve(
         counts: ``(tiles,)`` number of views of each tile.
         tables: Pairs of a tile's index and its table of type ``VIEW``; read once, in any order.
         links: Rows of type ``LINK`` of the whole run, in any order.
+        merge: The rule that made the links.
 
     Returns:
         The same result for any order of the tables and links. Ids follow the raster order of the
@@ -82,7 +90,7 @@ def resolve(
         mode[begin:end] = np.where((table["cut"] == 0) | _at_home(table), WHOLE, HIDDEN)
         first[begin:end] = table["first"]
     tile = np.searchsorted(offsets, shared, side="right") - 1
-    border = Border(tile, views, links, *ends)
+    border = Border(tile, views, links, *ends, keeps_apart=merge.rule == "iou")
     cluster, border_mode = border.decide()
     mode[shared] = border_mode
     return _number(offsets, shared, cluster, mode, first, border)
@@ -104,13 +112,17 @@ def _at_home(views: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Border:
-    """The views that share pixels with others: ``tile[i]`` and ``views[i]`` describe view i."""
+    """The views that share pixels with others: ``tile[i]`` and ``views[i]`` describe view i.
+
+    Link i joins the views ``a[i]`` and ``b[i]``.
+    """
 
     tile: np.ndarray
     views: np.ndarray
     links: np.ndarray
     a: np.ndarray
     b: np.ndarray
+    keeps_apart: bool
 
     def decide(self) -> tuple[np.ndarray, np.ndarray]:
         """Cluster and mode of each view; a hidden view's cluster has no meaning."""
@@ -127,6 +139,8 @@ class Border:
         edges = (np.ones(int(linked.sum()), bool), (self.a[linked], self.b[linked]))
         _, cluster = connected_components(coo_array(edges, shape=(n, n)), directed=False)
         cluster = cluster.astype(np.int64)
+        if not self.keeps_apart:
+            return np.asarray(cluster)
         tangled = np.isin(cluster, self._tangled(cluster))
         if tangled.any():
             rows = np.flatnonzero(linked & tangled[self.a])
@@ -142,13 +156,20 @@ class Border:
         order = np.lexsort((complete, self.tile, cluster))
         c, t = cluster[order], self.tile[order]
         twice = (c[1:] == c[:-1]) & (t[1:] == t[:-1]) & complete[order][1:]
+        claims = np.flatnonzero(complete & _at_home(self.views))
+        least = np.full(int(cluster.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+        most = np.zeros_like(least)
+        np.minimum.at(least, cluster[claims], self.views["area"][claims])
+        np.maximum.at(most, cluster[claims], self.views["area"][claims])
+        contrary = np.flatnonzero(most > 1.5 * least)
         winner = self.winners(cluster)
         covered = np.zeros(len(cluster), bool)
         for x, y in ((self.a, self.b), (self.b, self.a)):
             by_winner = winner[cluster[x]] == y
             covered[x[by_winner & self.covers(x)]] = True
         known = covered | (winner[cluster] == np.arange(len(cluster)))
-        return np.union1d(c[1:][twice], cluster[(winner[cluster] >= 0) & ~known])
+        unknown = cluster[(winner[cluster] >= 0) & ~known]
+        return np.unique(np.concatenate([c[1:][twice], contrary, unknown]))
 
     def covers(self, x: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Whether at least half of view ``x`` of each link was drawn by the link's other view."""
@@ -160,6 +181,8 @@ class Border:
         whole = np.flatnonzero(self.views["cut"] == 0)
         order = whole[np.lexsort((-whole, self.views["core_area"][whole]))]
         winner[cluster[order]] = order
+        if not self.keeps_apart:  # what touches is one object, and no view need know all of it
+            winner[np.bincount(cluster) > 1] = -1
         return winner
 
     def _painters(self, cluster: np.ndarray) -> np.ndarray:

@@ -61,7 +61,7 @@ def resolve_run(plan: Plan, groups: Sequence[Sequence[int]]) -> Resolution:
         tiles, count, found = archive.read("tiles", "counts", "links")
         counts[tiles] = count
         links.append(found)
-    result = resolve(counts, _tables(archives), np.concatenate(links))
+    result = resolve(counts, _tables(archives), np.concatenate(links), plan.merge)
     folder = plan.merge_folder / "resolution"
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("offsets", "final", "mode"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,22 +42,43 @@ def untangle(border: Border, members: np.ndarray, rows: np.ndarray) -> list[list
     return done
 
 
+@dataclass(frozen=True)
+class _Group:
+    """Views taken for one object so far, and what its tiles know of it."""
+
+    views: list[int]
+    complete_in: dict[int, bool]  # tile -> whether it saw one of these views whole
+    claims: list[int]  # areas of the whole views that lie mostly in their own tile's core
+
+    def contradicts(self, other: _Group) -> bool:
+        """Whether joining the two would join what a tile kept apart."""
+        shared = self.complete_in.keys() & other.complete_in.keys()
+        if any(self.complete_in[t] or other.complete_in[t] for t in shared):
+            return True
+        claims = self.claims + other.claims
+        return bool(claims) and max(claims) > 1.5 * min(claims)
+
+    def joined(self, other: _Group) -> _Group:
+        views, claims = self.views + other.views, self.claims + other.claims
+        return _Group(views, self.complete_in | other.complete_in, claims)
+
+
 def _constrained(border: Border, views: list[int], links: list[int]) -> list[list[int]]:
-    """Union of linked views, refusing those that would join views which one tile kept apart."""
-    group_of = {v: [v] for v in views}
-    tiles_of = {v: {int(border.tile[v]): bool(border.views["cut"][v] == 0)} for v in views}
+    """Union of linked views, best links first, refusing those that contradict a tile."""
+    group_of = {v: _single(border, v) for v in views}
     for row in links:
         x, y = group_of[int(border.a[row])], group_of[int(border.b[row])]
-        if x is y:
-            continue
-        in_x, in_y = tiles_of[x[0]], tiles_of[y[0]]
-        if any(in_x[t] or in_y[t] for t in in_x.keys() & in_y.keys()):
-            continue
-        tiles_of[x[0]] = in_x | in_y
-        for v in y:
-            group_of[v] = x
-        x += y
-    return list({id(g): g for g in group_of.values()}.values())
+        if x is not y and not x.contradicts(y):
+            union = x.joined(y)
+            group_of.update(dict.fromkeys(union.views, union))
+    return [g.views for g in {id(g): g for g in group_of.values()}.values()]
+
+
+def _single(border: Border, v: int) -> _Group:
+    view = border.views[v]
+    complete = bool(view["cut"] == 0)
+    claims = [int(view["area"])] if complete and 2 * view["core_area"] >= view["area"] else []
+    return _Group([v], {int(border.tile[v]): complete}, claims)
 
 
 def _accounted(border: Border, group: list[int], links: list[int]) -> list[int]:

@@ -27,10 +27,11 @@ def merge(
 ) -> tuple[np.ndarray, Resolution]:
     """Merge committed tiles; ``order`` is the order in which tiles are scanned and listed."""
     tiles = list(order) if order is not None else list(range(len(grid)))
-    links = scan(scratch, grid, tiles, rule or Merge())
+    rule = rule or Merge()
+    links = scan(scratch, grid, tiles, rule)
     tables = {i: scratch.open(i).read("views")[0] for i in tiles}
     counts = np.array([len(tables[i]) for i in range(len(grid))])
-    resolution = resolve(counts, tables.items(), links)
+    resolution = resolve(counts, tables.items(), links, rule)
     out = np.zeros((grid.times, *grid.shape), resolution.final.dtype)
     for tile in grid:
         out[tile.time][tile.core.slices] = paint(scratch, grid, resolution, tile.index)

@@ -46,9 +46,7 @@ def confluent(shape: tuple[int, ...], pitch: int = 40, gap: int = 0, seed: int =
     return connected(labels)
 
 
-def disks(
-    shape: tuple[int, ...], radius: float = 12, pitch: int = 30, seed: int = 0
-) -> Labels:
+def disks(shape: tuple[int, ...], radius: float = 12, pitch: int = 30, seed: int = 0) -> Labels:
     """Round objects; they touch where the pitch is below twice the radius."""
     rng = np.random.default_rng(seed)
     labels = np.zeros(shape, np.int64)
@@ -184,9 +182,9 @@ def grown(tile: Labels, missing: float = 0.0, px: int = 1) -> Labels:
 
 
 def fusing(tile: Labels, share: float = 0.05) -> Labels:
-    """Some objects drawn as one with a neighbour that they touch or nearly touch."""
+    """Some objects drawn as one with a neighbour that they touch."""
     rng, labels = _generator(tile), perfect(tile)
-    wide = ndi.grey_dilation(labels, size=(5,) * labels.ndim)
+    wide = ndi.grey_dilation(labels, size=(3,) * labels.ndim)
     pairs = np.unique(np.stack([labels, wide], -1)[(labels > 0) & (wide > labels)], axis=0)
     lut = np.arange(int(labels.max()) + 1)
     for small, large in pairs[rng.random(len(pairs)) < share]:
@@ -227,9 +225,7 @@ def slivers(truth: Labels, found: Labels, share: float = 0.1) -> int:
     return int(inside.sum())
 
 
-def _pairs(
-    truth: Labels, found: Labels
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _pairs(truth: Labels, found: Labels) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     both = (truth > 0) & (found > 0)
     keys = np.stack([truth[both], found[both]], 1).astype(np.int64)
     pairs, n = np.unique(keys, axis=0, return_counts=True)
