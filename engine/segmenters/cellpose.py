@@ -160,7 +160,8 @@ class Cellpose(SegmenterBase):
         Raises:
             MissingExtraError: Cellpose is not installed.
             SegmenterError: The model is not there or not for the installed Cellpose, the image's
-                axes or channels do not suit it, or the intensities give no range.
+                axes or channels do not suit it.
+            ImageError: The image has no finite pixel.
         """
         path, network = self._weights()
         self._check_axes(image)
@@ -384,11 +385,6 @@ def _ranges(
     ranges = []
     for number, counts in enumerate(histogram(image, channels=channels)):
         low, high = (float(counts.percentile(q)) for q in percentiles)
-        if not (np.isfinite(low) and np.isfinite(high)):
-            raise SegmenterError(
-                "the image has no finite pixels to take percentiles of: give intensity=((low, "
-                "high),)"
-            )
         if high <= low:
             low, high = float(counts.percentile(0)), float(counts.percentile(100))
             logger.warning(

@@ -209,7 +209,7 @@ def inspect(path: Path) -> Network:
     if found != generation:
         raise SegmenterError(
             f"{path} is a network of Cellpose {found} and Cellpose {version} is installed, which "
-            f"cannot run it: take a model of Cellpose {generation}, or install "
+            f"cannot run it: take a model of Cellpose {generation}, or "
             f'pip install "cytopave[{"cellpose3" if found == 3 else "cellpose"}]"'
         )
     return Network(

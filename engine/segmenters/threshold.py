@@ -48,7 +48,8 @@ class Threshold(SegmenterBase):
         """Fill the threshold from the histogram of the whole image.
 
         Raises:
-            SegmenterError: More than one channel is selected, or no threshold separates the image.
+            SegmenterError: More than one channel is selected.
+            ImageError: The image has no finite pixel.
         """
         if len(channels) > 1:
             raise SegmenterError(
@@ -59,12 +60,7 @@ class Threshold(SegmenterBase):
             return self
         from cytopave.engine.intensity import histogram
 
-        otsu = float(histogram(image, channels=channels)[0].otsu())
-        if not math.isfinite(otsu):
-            raise SegmenterError(
-                "no threshold can be computed, since the image has no finite pixels: give one "
-                "with threshold="
-            )
+        otsu = histogram(image, channels=channels)[0].otsu()
         return self.model_copy(update={"threshold": otsu})
 
     def load(self) -> LabelFunction:
