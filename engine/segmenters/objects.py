@@ -15,5 +15,5 @@ def drop_small(labels: np.ndarray, min_size: int) -> np.ndarray:
     if min_size <= 1:
         return labels
     keep = np.bincount(labels.ravel()) >= min_size
-    ids: np.ndarray = np.where(keep, np.arange(len(keep)), 0).astype(labels.dtype)
-    return ids[labels]
+    kept: np.ndarray = np.where(keep, np.arange(len(keep)), 0).astype(labels.dtype)[labels]
+    return kept
