@@ -1,1 +1,15 @@
 """Segmentation methods, one a file."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
+from cytopave.engine.segmenters.cellpose import Cellpose
+from cytopave.engine.segmenters.custom import Custom
+from cytopave.engine.segmenters.threshold import Threshold
+
+Segmenter = Annotated[Threshold | Cellpose | Custom, Field(discriminator="kind")]
+"""Any of the methods, told apart by `kind`."""
+
+__all__ = ["Cellpose", "Custom", "LabelFunction", "Segmenter", "SegmenterBase", "Threshold"]

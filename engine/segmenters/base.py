@@ -1,0 +1,101 @@
+"""What every segmenter is: a checked recipe that becomes a function on a worker."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from cytopave.engine.segmenters.memory import half_of_the_budget
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cytopave.engine.image import Image
+
+type LabelFunction = Callable[[np.ndarray], np.ndarray]
+"""``f(tile) -> labels``: ``tile`` is ``(C, [Z], Y, X)`` if more than one channel was selected,
+else ``([Z], Y, X)``; ``labels`` are integers ``([Z], Y, X)`` with 0 as background."""
+
+
+class SegmenterBase(BaseModel, ABC):
+    """A segmentation method and its parameters: a value that travels between processes.
+
+    The life of a segmenter: `resolve` once, before any tile runs; `digest` and `provenance` of the
+    resolved value; `load` on each worker; `release` and `smaller` after the GPU ran out of memory.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @abstractmethod
+    def resolve(self, image: Image, *, channels: tuple[int, ...]) -> Self:
+        """Check everything that can be checked now, and make every global value explicit.
+
+        Nothing that the result fixes may be derived from a tile later: a value per tile is a seam.
+        Resolving a resolved segmenter changes nothing.
+
+        Args:
+            image: The image that will be segmented.
+            channels: Indices of the selected channels; empty where the image has no channel axis.
+
+        Raises:
+            SegmenterError: The method cannot be used, or not on this image.
+            MissingExtraError: The package that it needs is not installed.
+        """
+
+    @abstractmethod
+    def load(self) -> LabelFunction:
+        """The function that segments one tile; on the worker, with the model loaded.
+
+        What is expensive to build is kept for the process, so that loading again is cheap.
+
+        Raises:
+            SegmenterError: This worker cannot do what was resolved.
+        """
+
+    def release(self) -> None:
+        """Drop what `load` keeps, so that its memory can be freed; the next tile loads it again."""
+
+    def smaller(self) -> Self | None:
+        """The same result with less memory at a time, or None where there is no such thing."""
+        return None
+
+    @property
+    def diameter_px(self) -> float | None:
+        """Typical diameter of an object in pixels, or None where it is unknown."""
+        return None
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether the function computes on a GPU."""
+        return False
+
+    def device_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
+        """GPU memory that a tile needs, in bytes; 0 without a GPU.
+
+        Args:
+            window_shape: Spatial shape of what a tile sees, ``([Z], Y, X)`` pixels.
+            itemsize: Bytes of a stored pixel.
+            n_channels: Number of channels that the function gets.
+        """
+        if not self.uses_gpu:
+            return 0
+        return half_of_the_budget(window_shape, itemsize, n_channels)
+
+    def without_effect(self) -> set[str]:
+        """Fields that change how the labels are computed, and not what they are."""
+        return set()
+
+    def digest(self) -> str:
+        """SHA-256 of everything that decides the labels, as canonical JSON."""
+        values = self.model_dump(mode="json", exclude=self.without_effect())
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def provenance(self) -> dict[str, Any]:
+        """What a reader of the labels needs to know about how they were made; JSON-able."""
+        return {**self.model_dump(mode="json", exclude_none=True), "digest": self.digest()}

@@ -1,0 +1,400 @@
+"""Cellpose 3 and 4, one tile at a time, with everything that is global fixed beforehand.
+
+The result of a tile depends on the tile's pixels alone and not on its size or its content's
+statistics, as far as Cellpose lets: percentiles, sizes, step counts and diameters are fixed by
+`resolve`. What is left is Cellpose's own grid of patches, which it lays anew in each tile.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+)
+
+from cytopave.engine.errors import SegmenterError
+from cytopave.engine.segmenters import cellpose_weights as weights
+from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
+from cytopave.engine.segmenters.memory import (
+    CPNET_PATCH_BYTES,
+    Footprint,
+    cellpose_rule,
+    transformer_patch_bytes,
+)
+
+if TYPE_CHECKING:
+    from cytopave.engine.image import Image
+    from cytopave.engine.segmenters.cellpose_common import Built, Evaluation
+
+logger = logging.getLogger(__name__)
+
+Percentile = Annotated[float, Field(ge=0, le=100)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Cellpose(SegmenterBase):
+    """Cellpose, with the parameters that its users know.
+
+    A stack is segmented with ``do_3D=True`` only; an image with one plane is a plane.
+    """
+
+    kind: Literal["cellpose"] = "cellpose"
+    model: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="Name of a Cellpose model that is in its model folder, path of a model "
+            "file, or 'nuclei-tiny': a small network for demos and tests that ships with cytopave.",
+        ),
+    ] = "cpsam_v2"
+    diameter: Annotated[
+        PositiveFloat | None,
+        Field(
+            description="Object diameter in pixels; the image is scaled by it. Empty: no scaling "
+            "with Cellpose 4, the model's own diameter with Cellpose 3. Never guessed per tile."
+        ),
+    ] = None
+    flow_threshold: Annotated[
+        NonNegativeFloat,
+        Field(description="Largest error of an object's flows; 0 skips the check (and is faster)."),
+    ] = 0.4
+    cellprob_threshold: Annotated[
+        Finite, Field(description="Lower it to find more and larger objects.")
+    ] = 0.0
+    min_size: Annotated[
+        NonNegativeInt, Field(description="Objects of fewer pixels are dropped.")
+    ] = 15
+    niter: Annotated[
+        PositiveInt | None,
+        Field(description="Steps along the flows. Empty: 200 times the scaling by the diameter."),
+    ] = None
+    batch_size: Annotated[
+        PositiveInt, Field(description="Patches that the network evaluates at a time.")
+    ] = 8
+    percentiles: Annotated[
+        tuple[Percentile, Percentile],
+        Field(description="Percentiles of the whole image that become 0 and 1."),
+    ] = (1.0, 99.0)
+    intensity: Annotated[
+        tuple[tuple[Finite, Finite], ...] | None,
+        Field(
+            description="What becomes 0 and 1, per selected channel. Empty: the percentiles of the "
+            "whole image, taken once."
+        ),
+    ] = None
+    do_3D: Annotated[bool, Field(description="Segment a stack from flows in three dimensions.")] = (
+        False
+    )
+    anisotropy: Annotated[
+        PositiveFloat,
+        Field(description="Distance of planes in pixels; 2 where Z is sampled half as densely."),
+    ] = 1.0
+    flow3D_smooth: Annotated[
+        tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat],
+        Field(
+            description="Standard deviation in pixels (Z, Y, X) by which 3-D flows are smoothed."
+        ),
+    ] = (0.0, 0.0, 0.0)
+    use_bfloat16: Annotated[
+        bool, Field(description="Compute in 16 bits: half the memory. Cellpose 4 only.")
+    ] = True
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Field(
+            description="'auto' is a GPU where the worker's PyTorch sees one, else the CPU. 'cuda' "
+            "makes a worker without a GPU an error."
+        ),
+    ] = "auto"
+    path: Annotated[
+        Literal["stock"], Field(description="'stock' evaluates through Cellpose's own classes.")
+    ] = "stock"
+    sha256: Annotated[
+        str | None,
+        Field(
+            pattern="^[0-9a-f]{64}$",
+            description="Hash of the weights. Given: the file must have it. Filled in otherwise.",
+        ),
+    ] = None
+    network: Annotated[
+        weights.Network | None,
+        Field(json_schema_extra={"readOnly": True}, description="Filled in from the weights."),
+    ] = None
+
+    @field_validator("flow3D_smooth", mode="before")
+    @classmethod
+    def _for_each_axis(cls, value: Any) -> Any:
+        return (value,) * 3 if isinstance(value, int | float) else value
+
+    @field_validator("percentiles")
+    @classmethod
+    def _ascending(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if value[0] >= value[1]:
+            raise ValueError("percentiles must ascend, such as (1, 99)")
+        return value
+
+    @field_validator("intensity")
+    @classmethod
+    def _wide(
+        cls, value: tuple[tuple[float, float], ...] | None
+    ) -> tuple[tuple[float, float], ...] | None:
+        if value is not None and any(low >= high for low, high in value):
+            raise ValueError("each intensity range must ascend, such as (100, 2000)")
+        return value
+
+    def resolve(self, image: Image, *, channels: tuple[int, ...]) -> Self:
+        """Find and check the weights, and fill what is fixed for the whole image.
+
+        Raises:
+            MissingExtraError: Cellpose is not installed.
+            SegmenterError: The model is not there or not for the installed Cellpose, the image's
+                axes or channels do not suit it.
+            ImageError: The image has no finite pixel.
+        """
+        path, network = self._weights()
+        self._check_axes(image)
+        _check_channels(len(channels), network.generation)
+        if network.generation == 3 and len(set(self.flow3D_smooth)) > 1:
+            raise SegmenterError(
+                "Cellpose 3 smooths flows alike along all axes: give one number as flow3D_smooth"
+            )
+        intensity = self.intensity or _ranges(image, channels, self.percentiles)
+        if len(intensity) != max(1, len(channels)):
+            raise SegmenterError(
+                f"intensity holds {len(intensity)} ranges and {max(1, len(channels))} channels are "
+                "selected: give one (low, high) per channel"
+            )
+        filled = {
+            # a path is made absolute: workers start in other folders
+            "model": str(path) if Path(self.model).expanduser() == path else self.model,
+            "intensity": intensity,
+            "niter": self.niter or int(200 / self._rescale(network)),
+            "sha256": network.sha256,
+            "network": network,
+            "use_bfloat16": self.use_bfloat16 and network.generation == 4,
+        }
+        return self.model_copy(update=filled)
+
+    def _weights(self) -> tuple[Path, weights.Network]:
+        path = weights.find(self.model)
+        network = weights.inspect(path)
+        if self.sha256 not in (None, network.sha256):
+            raise SegmenterError(
+                f"the weights of {self.model!r} ({path}) have the SHA-256 {network.sha256} and not "
+                f"{self.sha256}: take the file that was meant, or leave sha256 empty"
+            )
+        if self.network is not None and self.network != network:
+            raise SegmenterError(
+                f"Cellpose {network.cellpose} is installed and the run was planned with "
+                f"{self.network.cellpose}: install the same version everywhere"
+            )
+        return path, network
+
+    def _check_axes(self, image: Image) -> None:
+        planes = dict(zip(image.spatial_axes, image.spatial_shape, strict=True)).get("z", 1)
+        if planes > 1 and not self.do_3D:
+            raise SegmenterError(
+                f"the image is a stack of {planes} planes: segment it in three dimensions with "
+                "do_3D=True"
+            )
+        if planes == 1 and self.do_3D:
+            raise SegmenterError(
+                "do_3D=True needs a stack and the image has one plane: leave do_3D out"
+            )
+
+    def _rescale(self, network: weights.Network) -> float:
+        """Factor by which Cellpose scales the image before the network."""
+        if self.diameter is not None:
+            return network.diam_mean / self.diameter
+        return 1.0 if network.generation == 4 else network.diam_mean / network.diam_labels
+
+    def load(self) -> LabelFunction:
+        """The function that segments one tile; its network is built once per process.
+
+        Raises:
+            SegmenterError: Not resolved; or this worker has other weights, another Cellpose, or no
+                GPU where one was asked for.
+        """
+        how = self._evaluation()
+        self._built()
+        return functools.partial(self._segment, how=how)
+
+    def _evaluation(self) -> Evaluation:
+        from cytopave.engine.segmenters.cellpose_common import Evaluation
+
+        if self.network is None or self.intensity is None or self.niter is None:
+            raise SegmenterError("the segmenter is open: call resolve(image) before load()")
+        return Evaluation(
+            diameter=self.diameter,
+            intensity=self.intensity,
+            flow_threshold=self.flow_threshold,
+            cellprob_threshold=self.cellprob_threshold,
+            min_size=self.min_size,
+            niter=self.niter,
+            batch_size=self.batch_size,
+            volume=self.do_3D,
+            anisotropy=self.anisotropy,
+            flow3D_smooth=self.flow3D_smooth,
+        )
+
+    def _segment(self, tile: np.ndarray, *, how: Evaluation) -> np.ndarray:
+        from cytopave.engine.segmenters.cellpose_adapter import evaluate
+
+        spatial = tile.ndim - (len(how.intensity) > 1)
+        if spatial == 3 and not how.volume:
+            # an image with one plane, which resolve has checked
+            plane = tile[..., 0, :, :]
+            return evaluate(self._built(), plane, how)[np.newaxis]
+        return evaluate(self._built(), tile, how)
+
+    def _built(self) -> Built:
+        return _networks.get(self._network_key(), self._build)
+
+    def without_effect(self) -> set[str]:
+        """What only decides where and how fast; once resolved, also what it was resolved from.
+
+        A GPU and a CPU differ in the last bits of a float, as two models of GPU do.
+        """
+        names = {"batch_size", "device"}
+        if self.sha256 is not None:
+            names.add("model")
+        if self.intensity is not None:
+            names.add("percentiles")
+        return names
+
+    def _network_key(self) -> tuple[Any, ...]:
+        return (self.sha256, self.device, self.use_bfloat16)
+
+    def _build(self) -> Built:
+        from cytopave.engine.segmenters.cellpose_adapter import build
+
+        path, network = self._weights()
+        return build(path, network, device=self.device, bfloat16=self.use_bfloat16)
+
+    def release(self) -> None:
+        """Drop the network that this process keeps; the next tile builds it again."""
+        _networks.drop()
+
+    def smaller(self) -> Self | None:
+        """The same with half the patches at a time, or None at one."""
+        if self.batch_size == 1:
+            return None
+        return self.model_copy(update={"batch_size": self.batch_size // 2})
+
+    @property
+    def diameter_px(self) -> float | None:
+        """The diameter given, else that of the objects the network was trained on, else None."""
+        if self.diameter is not None:
+            return self.diameter
+        return self.network.diam_labels if self.network else None
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether it computes on a GPU: asked for, or there is one where this is asked."""
+        if self.device != "auto":
+            return self.device == "cuda"
+        if importlib.util.find_spec("torch") is None:
+            return False
+        import torch
+
+        return bool(torch.cuda.is_available())
+
+    def device_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
+        """GPU memory of a tile in bytes: the larger of the rule of thumb and the counted tensors.
+
+        The rule knows nothing of network and batch, the count nothing of fragmentation; a plan
+        that is too small fails a run, one that is too large costs a few more tiles.
+        """
+        if not self.uses_gpu:
+            return 0
+        rule = cellpose_rule(window_shape, itemsize, n_channels)
+        return max(rule, self.footprint().bytes(int(np.prod(window_shape))))
+
+    def footprint(self) -> Footprint:
+        """The counted tensors; of ViT-L while the weights are not known."""
+        network = self.network
+        if network is not None and network.generation == 3:
+            weight, stored, patch = network.parameters * 4, network.stored_bytes, CPNET_PATCH_BYTES
+        else:
+            itemsize = 2 if self.use_bfloat16 else 4
+            encoder = network.encoder if network and network.encoder else weights.VIT_L
+            parameters = network.parameters if network else 304_000_000
+            weight = parameters * itemsize
+            stored = network.stored_bytes if network else parameters * 4
+            patch = transformer_patch_bytes(encoder.num_heads, encoder.embed_dim, itemsize)
+        return Footprint(
+            weight_bytes=weight,
+            stored_bytes=stored,
+            patch_bytes=patch,
+            batch_size=self.batch_size,
+            volume=self.do_3D,
+            flow_check=self.flow_threshold > 0,
+        )
+
+
+class _Kept:
+    """The network that a process used last: one at a time, since each may fill a GPU."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._key: object = None
+        self._network: Built | None = None
+
+    def get(self, key: object, build: Callable[[], Built]) -> Built:
+        with self._lock:
+            if self._network is None or key != self._key:
+                self._network = None  # before the next one is built beside it
+                self._network, self._key = build(), key
+            return self._network
+
+    def drop(self) -> None:
+        with self._lock:
+            self._network = None
+
+
+_networks = _Kept()
+
+
+def _check_channels(selected: int, generation: weights.Generation) -> None:
+    most = 3 if generation == 4 else 2
+    if selected > most:
+        raise SegmenterError(
+            f"Cellpose {generation} takes at most {most} channels and {selected} are selected: "
+            "name those to segment with channels="
+        )
+
+
+def _ranges(
+    image: Image, channels: tuple[int, ...], percentiles: tuple[float, float]
+) -> tuple[tuple[float, float], ...]:
+    """Intensity range of each channel, from the whole image."""
+    from cytopave.engine.intensity import histogram
+
+    ranges = []
+    for number, counts in enumerate(histogram(image, channels=channels)):
+        low, high = (float(counts.percentile(q)) for q in percentiles)
+        if high <= low:
+            low, high = float(counts.percentile(0)), float(counts.percentile(100))
+            logger.warning(
+                "Percentiles %g and %g of selected channel %d coincide; its range is taken from "
+                "minimum to maximum, %g to %g. Give intensity=((low, high),) to choose it.",
+                *percentiles,
+                number,
+                low,
+                high,
+            )
+        # a channel of one value has no range: it becomes all zero
+        ranges.append((low, high if high > low else low + 1.0))
+    return tuple(ranges)

@@ -1,0 +1,104 @@
+"""How much GPU memory a tile needs: the planner's rules, until a measured peak replaces them.
+
+The figures of Cellpose's stages count the tensors that its code allocates, checked against the
+peaks seen on one H200 with the ViT-L network in bfloat16: 1.5, 4.2, 7.7 and 14.9 GiB at patch
+batches of 8, 32, 64 and 128.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+GIB = 2**30
+CONTEXT_BYTES = 500_000_000
+"""What CUDA and its libraries hold in a process before the first tensor."""
+DENSE = 0.8
+"""Share of foreground to plan for: dense tissue, so that the busiest tile fits as well."""
+
+
+def raw_bytes(window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
+    """Bytes of a tile as it is stored: spatial window times channels (at least one)."""
+    return math.prod(window_shape) * itemsize * max(1, n_channels)
+
+
+def half_of_the_budget(window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
+    """The default rule: a tile takes at most half of the budget, so it needs twice its bytes.
+
+    For functions of which nothing is known. Source: the project's first requirement.
+    """
+    return 2 * raw_bytes(window_shape, itemsize, n_channels)
+
+
+def cellpose_rule(window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
+    """The rule of thumb for Cellpose: 20 times the raw bytes of the tile and 2 GiB.
+
+    Source: the project's first requirement. The need follows pixels, network and patch batch and
+    not the stored type, so this is too low for dense tiles of 4096 x 4096 pixels (or any in 8 bits)
+    and for large patch batches: `Footprint` knows those.
+    """
+    return 20 * raw_bytes(window_shape, itemsize, n_channels) + 2 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """GPU memory of one Cellpose evaluation.
+
+    Attributes:
+        weight_bytes: Weights in the type that they compute in.
+        stored_bytes: Weights as the file holds them: on the card too while they are loaded.
+        patch_bytes: Activations of one patch of the batch.
+        batch_size: Patches evaluated at a time.
+        volume: Whether the dynamics run in three dimensions.
+        flow_check: Whether masks are checked against flows (in two dimensions only).
+    """
+
+    weight_bytes: int
+    stored_bytes: int
+    patch_bytes: int
+    batch_size: int
+    volume: bool
+    flow_check: bool
+
+    def bytes(self, pixels: int) -> int:
+        """Peak for a tile of so many pixels.
+
+        Loading, network and dynamics follow each other and the allocator reuses what the stage
+        before has freed, so the largest stage counts.
+        """
+        stages = (
+            self.stored_bytes,
+            self.batch_size * self.patch_bytes,
+            int(pixels * self.bytes_per_pixel),
+        )
+        return CONTEXT_BYTES + self.weight_bytes + max(stages)
+
+    @property
+    def bytes_per_pixel(self) -> float:
+        """The dynamics' largest stage, at a share of foreground of `DENSE`.
+
+        Following flows keeps the field (4 bytes an axis) and some copies of the positions of the
+        foreground; masks keep a padded histogram and its pooled copies; the check of the flows
+        gathers nine neighbours of every foreground pixel as 32 and 64 bit numbers.
+        """
+        axes = 3 if self.volume else 2
+        follow = axes * (4 + 14 * DENSE)
+        masks = 10 * axes + 20 * DENSE
+        check = 335 * DENSE if self.flow_check and not self.volume else 0
+        return max(follow, masks, check)
+
+
+def transformer_patch_bytes(heads: int, width: int, itemsize: int) -> int:
+    """Activations of one 256 pixel patch in a SAM-style encoder: 1,024 tokens of 8 pixels.
+
+    Attention materialises ``heads`` matrices of tokens by tokens, some of them at a time; for
+    ViT-L (16 heads, width 1,024, two bytes) this comes to the 0.12 GB that was measured.
+    """
+    tokens = (256 // 8) ** 2
+    attention = 3 * heads * tokens**2
+    layers = 10 * tokens * width
+    return int((attention + layers) * itemsize)
+
+
+CPNET_PATCH_BYTES = 64_000_000
+"""Activations of one 224 pixel patch in Cellpose 3's network (float32)."""
