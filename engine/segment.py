@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cytopave.engine.errors import OutOfMemoryError, TileError
+from cytopave.engine.errors import LabelError, OutOfMemoryError, TileError
 from cytopave.engine.oom import attempt, release_gpu_memory
 from cytopave.engine.reading import TileReader
 from cytopave.engine.segmenters.checks import checked
@@ -48,6 +48,7 @@ def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
 
     Raises:
         TileError: One or several tiles failed; the message names each with its cause.
+        LabelError: The function returned something that is not a label image.
         OutOfMemoryError: The GPU's memory did not suffice even for the smallest patch batch;
             nothing of the failed attempt is held.
     """
@@ -61,8 +62,8 @@ def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
     for tile in tiles:
         try:
             segmenter = _segment_tile(plan, tile, reader, segmenter, work)
-        except OutOfMemoryError:
-            raise
+        except (OutOfMemoryError, LabelError):
+            raise  # the first passes by itself, and no tile can mend the second
         except Exception as error:
             failures.append(f"{tile}: {type(error).__name__}: {error}")
             logger.warning("%s", failures[-1], exc_info=True)
@@ -81,7 +82,7 @@ def _segment_tile(
     since = work.timed("read", since)
     labels, segmenter = _call(segmenter, pixels, tile)
     since = work.timed("segment", since)
-    dense, n = checked(labels, tile.window.shape, f"{segmenter.source} on {tile}")
+    dense, n = checked(labels, tile.window.shape, f"{segmenter.title}, on {tile},")
     plan.scratch.commit(plan.grid, tile, dense)
     work.timed("commit", since)
     work.tiles += 1

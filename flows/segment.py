@@ -13,7 +13,7 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from cytopave.blocks.cluster import resolve_cluster
-from cytopave.engine.errors import TileError
+from cytopave.engine.errors import LabelError, TileError
 from cytopave.engine.merge import Merge
 from cytopave.engine.plan import Plan
 from cytopave.engine.planning import make_plan
@@ -89,6 +89,7 @@ def segment_image(
 
     Raises:
         UserError: The request cannot be carried out; nothing has been computed.
+        LabelError: The segmenter's function returned something that is not a label image.
         TileError: Some tiles failed; all others are finished and kept.
         OutOfMemoryError: The GPU's memory did not suffice, however often it was tried.
     """
@@ -143,6 +144,8 @@ def _segment(plan: Plan, clock: _Clock) -> int:
         for batch, work, error in run_window(
             lambda b: segment_task(plan, b), batches, window=slots(), root=str(plan.root)
         ):
+            if isinstance(error, LabelError):
+                raise error  # every tile would end so
             if work is not None:
                 reused += work.reused
             else:

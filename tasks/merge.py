@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from prefect import task
@@ -58,4 +59,4 @@ def _grouped[T](items: Sequence[T], n: int) -> list[Sequence[T]]:
     """Cut into at most ``n`` runs of nearly equal length."""
     n = max(1, min(n, len(items)))
     cuts = [round(i * len(items) / n) for i in range(n + 1)]
-    return [items[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [items[a:b] for a, b in pairwise(cuts)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def batch_key(plan: Plan, batch: int) -> str:
-    """Name of a batch's persisted result: the tiles it holds and all that their labels depend on."""
+    """Name of a batch's persisted result: its tiles, and all that their labels depend on."""
     tiles = hashlib.sha256(repr(plan.batches[batch]).encode()).hexdigest()[:16]
     return f"cytopave-segment-{plan.digest[:32]}-{tiles}-{CODE_VERSION}"
 

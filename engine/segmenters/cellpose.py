@@ -300,6 +300,10 @@ class Cellpose(SegmenterBase):
             return self.diameter
         return self.network.diam_labels if self.network else None
 
+    def megapixels_per_second(self, *, on_gpu: bool) -> float:
+        """Rough speed of one worker: stock Cellpose 4 on a data-centre GPU, or the small network."""
+        return 2.0 if on_gpu else 0.1
+
     @property
     def uses_gpu(self) -> bool:
         """Whether it computes on a GPU: asked for, or there is one where this is asked."""

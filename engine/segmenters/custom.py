@@ -104,6 +104,11 @@ class Custom(SegmenterBase):
         return self.diameter
 
     @property
+    def title(self) -> str:
+        """Name for messages about what the function returned."""
+        return f"the function {self.function}"
+
+    @property
     def uses_gpu(self) -> bool:
         """Whether the function was said to compute on the GPU."""
         return self.gpu

@@ -63,6 +63,10 @@ class Threshold(SegmenterBase):
         otsu = histogram(image, channels=channels)[0].otsu()
         return self.model_copy(update={"threshold": otsu})
 
+    def megapixels_per_second(self, *, on_gpu: bool) -> float:
+        """Rough speed of one worker; the GPU is not used."""
+        return 20.0
+
     def load(self) -> LabelFunction:
         """The function that labels one tile.
 
