@@ -79,7 +79,7 @@ def make_plan(
         target=target,
         batch=batch_shape(grid, tiles=tiles, workers=workers),
         memory=Memory(need=need, budget=budget.size, source=budget.source),
-        root=scratch_root(source, target.store, scratch) / digest[:16],
+        root=scratch_root(target.url, scratch) / digest[:16],
     )
 
 
@@ -124,7 +124,7 @@ def tile_need(
     return math.prod(window) * (n_channels * (image.itemsize + 4) + 8 + 4)
 
 
-def scratch_root(image: Image, store: str, scratch: Path | None) -> Path:
+def scratch_root(store: str, scratch: Path | None) -> Path:
     """Where scratch folders lie: as asked, else beside the local store that gets the labels.
 
     Raises:

@@ -15,7 +15,6 @@ from pydantic import Field
 from cytopave.blocks.cluster import resolve_cluster
 from cytopave.engine.errors import LabelError, TileError
 from cytopave.engine.merge import Merge
-from cytopave.engine.plan import Plan
 from cytopave.engine.planning import make_plan
 from cytopave.engine.report import Report, Stage
 from cytopave.engine.segmenters import Cellpose, Segmenter
@@ -39,6 +38,8 @@ from cytopave.tasks.window import run_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from cytopave.engine.plan import Plan
 
 
 def _run_name() -> str:
@@ -196,7 +197,7 @@ def _publish(plan: Plan, clock: _Clock, **counts: int) -> Report:
         seams = count_seams(str(plan.root), tasks=2 * slots())
     report = Report(
         image=plan.image.url,
-        labels_path=plan.target.url,
+        labels_path=str(plan.target.published),
         n_tiles=len(plan.grid),
         digest=plan.digest,
         stages=clock.stages,

@@ -23,7 +23,7 @@ def scan_groups(plan: Plan, *, tasks: int) -> list[tuple[int, ...]]:
 
 def write_groups(plan: Plan, *, tasks: int) -> list[tuple[WriteBlock, ...]]:
     """Blocks of each ``write_labels`` task."""
-    blocks = plan.target.blocks()
+    blocks = list(plan.target.blocks())
     pixels = sum(b.box.size for b in blocks)
     return [tuple(g) for g in _grouped(blocks, max(tasks, pixels // 2**28))]
 

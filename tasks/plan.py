@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect import task
 
+from cytopave.engine.plan import Plan
 from cytopave.engine.planning import Budget, make_plan
-
-if TYPE_CHECKING:
-    from cytopave.engine.plan import Plan
 
 
 @task(name="plan_tiles", persist_result=False)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect import task
 
 from cytopave.engine.merge import stages
 from cytopave.engine.plan import Plan
+from cytopave.engine.report import Report
+from cytopave.engine.seams import AxisSeams
 from cytopave.tasks.merge import write_groups
-
-if TYPE_CHECKING:
-    from cytopave.engine.report import Report
-    from cytopave.engine.seams import AxisSeams
 
 
 @task(name="count_seams", persist_result=False)
@@ -33,7 +31,8 @@ def publish_labels(root: str, *, report: Report) -> str:
     """
     plan = Plan.load(root)
     plan.target.finish()
-    return plan.target.publish(report.provenance(plan_facts(plan)))
+    plan.target.publish(report.provenance(plan_facts(plan)))
+    return str(plan.target.published)
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:

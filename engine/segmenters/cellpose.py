@@ -301,7 +301,7 @@ class Cellpose(SegmenterBase):
         return self.network.diam_labels if self.network else None
 
     def megapixels_per_second(self, *, on_gpu: bool) -> float:
-        """Rough speed of one worker: stock Cellpose 4 on a data-centre GPU, or the small network."""
+        """Rough speed of one worker: the full network on a GPU, the small one on a core."""
         return 2.0 if on_gpu else 0.1
 
     @property

@@ -81,9 +81,8 @@ def test_a_tile_that_fuses_cells_spreads_no_error(tmp_path: Path) -> None:
     for number in range(1, int(truth.max()) + 1):
         where = truth == number
         home = max(grid, key=lambda t: int(where[t.core.slices].sum()))
-        view = (
-            drawn[home.index] == np.bincount(drawn[home.index][where[home.window.slices]]).argmax()
-        )
+        seen = drawn[home.index]
+        view = seen == np.bincount(seen[where[home.window.slices]]).argmax()
         alone = (truth[home.window.slices][view] == number).all()
         if alone and view.sum() == where.sum():
             ids = found[where]
