@@ -22,6 +22,9 @@ from cytopave.engine.errors import MissingExtraError, UserError
 METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 """Names of files that describe a zarr node (the first for format 3, the others for format 2)."""
 
+PART = ".cytopave-part"
+"""End of the name of a file that is being written."""
+
 # What filesystems call the thing that changes when a file is written; the first that is there.
 _STAMPS = ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "updated", "created")
 
@@ -126,7 +129,7 @@ class Folder:
             system.pipe_file(path, content)
             return
         self.local.mkdir(parents=True, exist_ok=True)
-        part = self.local / f".{name}.{uuid.uuid4().hex}.part"
+        part = self.local / f".{name}.{uuid.uuid4().hex}{PART}"
         try:
             part.write_bytes(content)
             os.replace(part, self.local / name)

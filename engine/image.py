@@ -276,7 +276,7 @@ def open_image(
 def _open(folder: Folder, level: int, axes: str | None) -> Image:
     attributes = ngff.read_attributes(folder)
     if attributes is None:
-        raise ImageError(_what_is_there(folder))
+        raise ImageError(ngff.describe_absence(folder))
     meta = folder.read_json("zarr.json")
     zarr_format = 3 if meta else 2
     if (meta and meta.get("node_type") == "array") or folder.exists(".zarray"):
@@ -386,17 +386,6 @@ def _image(
         zarr_format=zarr_format,
         storage_options=folder.options,
     )
-
-
-def _what_is_there(folder: Folder) -> str:
-    if not folder.exists():
-        return f"there is no image at {folder}: no such file or folder"
-    if folder.local and folder.local.is_file():
-        return (
-            f"{folder} is a file, not a zarr image: convert it to OME-Zarr first, "
-            "e.g. with bioio or bioformats2raw"
-        )
-    return f"{folder} is a folder, but not a zarr image: it holds no zarr metadata"
 
 
 def _runs(indices: Sequence[int]) -> list[tuple[int, int]]:

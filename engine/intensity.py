@@ -103,8 +103,8 @@ def histogram(image: Image, *, channels: Sequence[int], time: int | None = None)
     volume has at least `ENOUGH_PIXELS`, or from the image's own level where none has. Coarse
     levels are averages in most files: noise is smaller in them and small bright spots are
     dimmer, so extreme percentiles come out less extreme than at full resolution. That is
-    accepted: it is the same for every tile. Of a level with more than `SAMPLE_BYTES`, chunks
-    spread evenly over time and space are read.
+    accepted: it is the same for every tile. Of a level too large to read whole, chunks spread
+    evenly over time and space are read (`sample_boxes`).
 
     Integers of up to 16 bits and booleans are counted value by value, as are wider ones whose
     range fits into `FINE_BINS`; everything else falls into that many bins between the smallest
@@ -138,10 +138,11 @@ def coarse_level(image: Image) -> Image:
 def sample_boxes(image: Image, *, n_channels: int, time: int | None) -> list[tuple[int, Box]]:
     """The regions that a sample is made of, each a time point and a spatial box.
 
-    All chunks if they are within the bounds of `SAMPLE_CHUNKS` or `SAMPLE_BYTES`, else as many
-    as are, at the points of an additive recurrence over time and space, which fills a box
-    evenly for any number of points (Roberts 2018, "The unreasonable effectiveness of
-    quasirandom sequences": steps are powers of the root of x^(d+1) = x + 1).
+    As many chunks as make `ENOUGH_PIXELS`, at least `SAMPLE_CHUNKS`, and no more than
+    `SAMPLE_BYTES` hold; all of them if there are no more. They lie at the points of an additive
+    recurrence over time and space, which fills a box evenly for any number of points (Roberts
+    2018, "The unreasonable effectiveness of quasirandom sequences": the steps are powers of
+    the root of x^(d+1) = x + 1).
     """
     step = image.canonical_chunks[2:]
     times = range(image.n_times) if time is None else [time]
@@ -203,9 +204,12 @@ def _count(blocks: Iterable[np.ndarray], lowest: int, n: int) -> Histogram:
 
 
 def _bin(values: np.ndarray, low: float, high: float) -> Histogram:
-    if low == high:
-        return Histogram(np.array([values.size]), low, 1.0, exact=True)
     # Centres of the first and last bin are the extremes themselves, so that both are exact.
     width = (high - low) / (FINE_BINS - 1)
-    index = np.rint((values.astype(np.float64) - low) / width).astype(np.int64)
-    return Histogram(np.bincount(index, minlength=FINE_BINS), low, width, exact=False)
+    if width == 0:
+        return Histogram(np.array([values.size]), low, 1.0, exact=True)
+    counts = np.zeros(FINE_BINS, np.int64)
+    for part in np.array_split(values, -(-values.size // FINE_BINS)):  # bounds the copies
+        index = np.rint((part.astype(np.float64) - low) / width).astype(np.int64)
+        counts += np.bincount(index, minlength=FINE_BINS)
+    return Histogram(counts, low, width, exact=False)

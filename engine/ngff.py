@@ -116,6 +116,18 @@ def describe_group(attributes: Mapping[str, Any], where: Folder) -> str:
     return f"{where} is a zarr group that holds no image: name an OME-Zarr image or a zarr array"
 
 
+def describe_absence(where: Folder) -> str:
+    """Say what is at a place that has no zarr metadata."""
+    if not where.exists():
+        return f"there is no image at {where}: no such file or folder"
+    if where.local and where.local.is_file():
+        return (
+            f"{where} is a file, not a zarr image: convert it to OME-Zarr first, "
+            "e.g. with bioio or bioformats2raw"
+        )
+    return f"{where} is a folder, but not a zarr image: it holds no zarr metadata"
+
+
 def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     """The OME part of a group's attributes: under ``ome`` in 0.5, at the top in 0.4."""
     ome = attributes.get("ome", attributes)
@@ -194,7 +206,7 @@ def validate_labels(folder: Folder) -> None:
             group = open_group(url, dict(folder.options))
     for warning in found:
         logger.debug("%s: %s", folder, warning.message)
-    multiscale = read_multiscale(group.attrs, folder)
+    multiscale = read_multiscale(dict(group.attrs), folder)
     for dataset in multiscale.datasets:
         array = group.get(dataset.path)
         if array is None or array.metadata.shape is None:

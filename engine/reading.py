@@ -109,7 +109,7 @@ class TileReader:
         pixels = block[tile.time - box.start[0]]
         for i, channel in enumerate(self._channels):
             if box.start[1] <= channel < box.stop[1]:
-                out[(i, *target)] = pixels[(channel - box.start[1], *source)]
+                out[i][target] = pixels[channel - box.start[1]][source]
 
 
 def chunk_reads(

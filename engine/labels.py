@@ -1,0 +1,381 @@
+"""Writing a label image: where it goes, how it is laid out, and its pixels block by block."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import zarr
+from numcodecs import Blosc
+from pydantic import BaseModel, ConfigDict
+from zarr.codecs import ZstdCodec
+
+from cytopave.engine import ngff, publish, pyramid
+from cytopave.engine.boxes import Box
+from cytopave.engine.errors import OutputError
+from cytopave.engine.folders import Folder, absolute
+from cytopave.engine.pyramid import LabelLevel
+
+if TYPE_CHECKING:
+    import os
+
+    from cytopave.engine.image import Image
+
+
+@dataclass(frozen=True)
+class WriteBlock:
+    """A unit of writing: every chunk of every direct level belongs to exactly one."""
+
+    time: int
+    box: Box
+
+
+class LabelTarget(BaseModel):
+    """Where a run's label image goes and how it is laid out; plain values, made once.
+
+    Attributes:
+        url: The store that gets ``labels/<name>``.
+        storage_options: What fsspec needs to open it.
+        name: Name of the label image.
+        digest: Digest of the run: tells its unfinished label image from others'.
+        overwrite: Whether a label image of that name is replaced.
+        version: OME-Zarr version.
+        zarr_format: 2 or 3.
+        axes: Letters of the axes, those of the image without C, in the order ``tzyx``.
+        units: Unit of each axis.
+        levels: The pyramid, finest first.
+        direct: Number of levels that `write` writes; `finish` writes the others.
+        plan: Chunks, shards and units of level 0.
+        source: Path of the image relative to the label image; None in another store.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    url: str
+    storage_options: dict[str, Any]
+    name: str
+    digest: str
+    overwrite: bool
+    version: Literal["0.4", "0.5"]
+    zarr_format: Literal[2, 3]
+    axes: str
+    units: tuple[str | None, ...]
+    levels: tuple[LabelLevel, ...]
+    direct: int
+    plan: pyramid.Blocks
+    source: str | None
+
+    @property
+    def store(self) -> Folder:
+        """The store's root."""
+        return Folder(self.url, self.storage_options)
+
+    @property
+    def published(self) -> Folder:
+        """Where the label image is once published."""
+        return self.store / "labels" / self.name
+
+    @property
+    def staging(self) -> Folder:
+        """Where it is before: hidden, and never listed."""
+        return self.store / "labels" / f".{self.name}.{self.digest[:8]}.staging"
+
+    @property
+    def spatial_shape(self) -> tuple[int, ...]:
+        """Pixels of level 0 along ([Z], Y, X)."""
+        return self._spatial(self.levels[0].shape)
+
+    @property
+    def n_times(self) -> int:
+        """Number of time points; 1 without T."""
+        return self.levels[0].shape[0] if "t" in self.axes else 1
+
+    def blocks(self) -> Iterator[WriteBlock]:
+        """The units of writing, in raster order, time slowest. They partition level 0."""
+        edges = pyramid.unit_edges(self.spatial_shape, self.plan)
+        for time in range(self.n_times):
+            for box in pyramid.units(edges):
+                yield WriteBlock(time, box)
+
+    def create(self, dtype: Any) -> None:
+        """Create the hidden, empty label image, or keep the one that is there.
+
+        One of the same layout, left by a run that was interrupted, keeps its pixels; any other
+        is deleted first.
+
+        Args:
+            dtype: uint32 or uint64.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        dtype = np.dtype(dtype)
+        if dtype not in (np.uint32, np.uint64):
+            raise ValueError(f"labels are uint32 or uint64, not {dtype}")
+        with self._writing():
+            if ngff.read_attributes(self.store) is None:
+                publish.write_group(self.store, zarr_format=self.zarr_format, attributes={})
+            if not all(self._fits(level, dtype) for level in self.levels):
+                self.staging.remove()
+            Folder.forget()
+            if ngff.read_attributes(self.staging) is None:
+                publish.write_group(self.staging, zarr_format=self.zarr_format, attributes={})
+            for level in self.levels:
+                if ngff.read_attributes(self.staging / level.path) is None:
+                    self._create_array(level, dtype)
+
+    def write(self, block: WriteBlock, labels: np.ndarray) -> None:
+        """Write the pixels of a block to level 0 and to the coarser levels that align with it.
+
+        Chunks of nothing but background are not stored.
+
+        Args:
+            block: One of `blocks`.
+            labels: Its pixels ([Z], Y, X), final ids, 0 the background.
+
+        Raises:
+            OutputError: They cannot be written.
+            ValueError: Their shape is not the block's, or an id does not fit the dtype.
+        """
+        if labels.shape != block.box.shape:
+            raise ValueError(f"labels of shape {labels.shape} for block {block.box}")
+        steps = pyramid.sampling(self.levels, len(self.spatial_shape))
+        region, part = block.box, self._cast(labels)
+        with self._writing():
+            for index in range(self.direct):
+                if index:
+                    region, part = pyramid.coarser(region, part, steps[index - 1])
+                if part.size == 0:
+                    break
+                self._put(index, block.time, region, part)
+
+    def finish(self) -> None:
+        """Write the levels that no block could, each from the one before. Blocks come first.
+
+        Raises:
+            OutputError: They cannot be written.
+        """
+        steps = pyramid.sampling(self.levels, len(self.spatial_shape))
+        with self._writing():
+            for index in range(self.direct, len(self.levels)):
+                finer = self._array(index - 1)
+                chunk = self._spatial(self.levels[index].chunks)
+                stride = tuple(c * (2 if i >= len(chunk) - 2 else 1) for i, c in enumerate(chunk))
+                whole = Box.of(self._spatial(self.levels[index].shape))
+                for time, box in itertools.product(range(self.n_times), whole.blocks(stride)):
+                    picks = [i[s] for i, s in zip(steps[index - 1], box.slices, strict=True)]
+                    part = finer.oindex[(time, *picks) if "t" in self.axes else tuple(picks)]
+                    self._put(index, time, box, np.asarray(part))
+
+    def publish(self, provenance: Mapping[str, Any]) -> None:
+        """Complete the metadata, validate, and make the label image visible.
+
+        May be called again after a kill at any point: see `cytopave.engine.publish`.
+
+        Args:
+            provenance: What made the labels: JSON values, kept in the attribute ``cytopave``.
+
+        Raises:
+            OutputError: There is nothing to publish, or the name was taken in the meantime.
+            CorruptError: What was written is not valid OME-Zarr.
+        """
+        with self._writing():
+            if self.staging.exists():
+                self._describe(provenance)
+                ngff.validate_labels(self.staging)
+            publish.publish(
+                self.store,
+                staging=self.staging,
+                name=self.name,
+                digest=self.digest,
+                version=self.version,
+                zarr_format=self.zarr_format,
+                overwrite=self.overwrite,
+            )
+
+    def _describe(self, provenance: Mapping[str, Any]) -> None:
+        attributes = ngff.label_attributes(
+            version=self.version,
+            name=self.name,
+            axes=self.axes,
+            units=self.units,
+            datasets=[ngff.Dataset(v.path, v.scale, v.translation) for v in self.levels],
+            source=self.source,
+        )
+        attributes[publish.PROVENANCE] = {**provenance, "digest": self.digest}
+        publish.write_group(self.staging, zarr_format=self.zarr_format, attributes=attributes)
+
+    def _spatial(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        return values[1:] if "t" in self.axes else values
+
+    def _array(self, index: int) -> zarr.Array[Any]:
+        return (self.staging / self.levels[index].path).array(mode="r+")
+
+    def _put(self, index: int, time: int, box: Box, part: np.ndarray) -> None:
+        where: Any = (time, *box.slices) if "t" in self.axes else box.slices
+        self._array(index)[where] = part
+
+    def _cast(self, labels: np.ndarray) -> np.ndarray:
+        dtype = self._array(0).dtype
+        info = np.iinfo(dtype)
+        if labels.dtype.kind not in "ui" or labels.min() < 0 or labels.max() > info.max:
+            raise ValueError(f"labels of dtype {labels.dtype} do not all fit {dtype}")
+        return labels.astype(dtype, copy=False)
+
+    def _fits(self, level: LabelLevel, dtype: np.dtype[Any]) -> bool:
+        folder = self.staging / level.path
+        if ngff.read_attributes(folder) is None:
+            return True
+        array = folder.array(mode="r+")
+        found = (array.shape, array.chunks, array.shards, array.dtype)
+        return found == (level.shape, level.chunks, level.shards, dtype)
+
+    def _create_array(self, level: LabelLevel, dtype: np.dtype[Any]) -> None:
+        v3 = self.zarr_format == 3
+        # A store of its own, rooted at the hidden group: zarr would create a group for every
+        # folder above it, and so announce the labels before they are there.
+        zarr.create_array(
+            str(self.staging),
+            name=level.path,
+            shape=level.shape,
+            dtype=dtype,
+            chunks=level.chunks,
+            shards=level.shards,
+            compressors=ZstdCodec(level=1) if v3 else Blosc(cname="zstd", clevel=1),
+            fill_value=0,
+            zarr_format=self.zarr_format,
+            dimension_names=list(self.axes) if v3 else None,
+            chunk_key_encoding={"name": "default" if v3 else "v2", "separator": "/"},
+            storage_options=self.storage_options or None,
+            config={"write_empty_chunks": False},
+        )
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(
+                f"the labels {self.name!r} cannot be written to {self.store}: {error}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class LabelImage:
+    """A label image as it was written.
+
+    Attributes:
+        attributes: Attributes of its group.
+        levels: Its zarr arrays, finest first.
+    """
+
+    attributes: Mapping[str, Any]
+    levels: tuple[zarr.Array[Any], ...]
+
+
+def open_labels(
+    store: str | os.PathLike[str], name: str, *, storage_options: Mapping[str, Any] | None = None
+) -> LabelImage:
+    """Open a published label image for reading.
+
+    Raises:
+        OutputError: The store lists no label image of that name.
+    """
+    root = Folder(absolute(store), dict(storage_options or {}))
+    names = publish.listed_names(root / "labels")
+    if name not in names:
+        listed = ", ".join(names) or "none"
+        raise OutputError(f"{root} has no label image {name!r}: those there are {listed}")
+    group = root / "labels" / name
+    attributes = ngff.read_attributes(group) or {}
+    datasets = ngff.read_multiscale(attributes, group).datasets
+    return LabelImage(attributes, tuple((group / d.path).array() for d in datasets))
+
+
+def label_target(
+    image: Image,
+    *,
+    name: str,
+    output: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    tile: Sequence[int],
+    digest: str,
+) -> LabelTarget:
+    """Decide where an image's labels go and how they are laid out; refuse what cannot work.
+
+    Nothing is left behind: `LabelTarget.create` creates.
+
+    Args:
+        image: The image, at the level that is segmented.
+        name: Name of the label image.
+        output: Store that gets ``labels/<name>``, created if it is absent; a remote one is opened
+            with the image's storage options. Default: the image's own store, or, for a plain
+            zarr array ``scan.zarr``, the store ``scan.labels.zarr`` beside it.
+        overwrite: Whether a label image of that name is replaced once this one is complete.
+        tile: Core of a tile ([Z], Y, X).
+        digest: Digest of the run, at least 8 characters.
+
+    Raises:
+        OutputError: The name is taken or cannot be used, or nothing can be written there.
+    """
+    _check_name(name)
+    beside = f"{image.url.removesuffix('.zarr')}.labels.zarr"
+    url = absolute(output) if output else (image.url if image.version else beside)
+    store = Folder(url, {} if Folder(url).local else image.storage_options)
+    version: Any = image.version or ("0.5" if image.zarr_format == 3 else "0.4")
+    _check_store(store, image.zarr_format)
+    labels = store / "labels"
+    if not overwrite and publish.is_taken(labels, name, digest):
+        raise OutputError(
+            f"the label image {name!r} is already in {store}: choose another name, or overwrite it"
+        )
+    publish.check_writable(labels)
+    axes = "".join(a for a in "tzyx" if a in image.axes)
+    plan = pyramid.plan_blocks(image.spatial_shape, tile)
+    levels, direct = pyramid.lay_out(image, axes, plan)
+    return LabelTarget(
+        url=store.url,
+        storage_options=dict(store.options),
+        name=name,
+        digest=digest,
+        overwrite=overwrite,
+        version=version,
+        zarr_format=image.zarr_format,
+        axes=axes,
+        units=image.of(axes, image.units),
+        levels=levels,
+        direct=direct,
+        plan=plan,
+        source="../../" if image.version and store.url == image.url else None,
+    )
+
+
+def _check_name(name: str) -> None:
+    if (
+        not name
+        or name.startswith((".", "__"))
+        or set(name) & set('/\\\0"')
+        or name != name.strip()
+    ):
+        raise OutputError(
+            f"{name!r} cannot name a label image: leave out slashes, quotes, blanks at the ends, "
+            "and a dot or two underscores at the start"
+        )
+
+
+def _check_store(store: Folder, zarr_format: int) -> None:
+    meta = store.read_json("zarr.json")
+    found = 3 if meta else 2 if store.exists(".zgroup") or store.exists(".zarray") else None
+    if store.exists(".zarray") or (meta and meta.get("node_type") != "group"):
+        raise OutputError(f"{store} is a zarr array, which cannot hold labels: give another output")
+    if found not in (None, zarr_format):
+        raise OutputError(
+            f"{store} is a store of zarr format {found}, the image one of format {zarr_format}: "
+            "give another output"
+        )
+    if found is None and store.local and store.local.is_file():
+        raise OutputError(f"{store} is a file: give a folder as the output")
