@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Preset = Literal["auto", "cpu", "nvlink", "capacity"]
 PRESETS: Final[tuple[str, ...]] = get_args(Preset)
-_SCHEMES = ("tcp://", "tls://", "ucx://", "ucxx://")
+_SCHEMES = ("tcp://", "tls://", "ucx://", "ws://", "wss://")
 
 # The two presets of the design seeds. UCX cannot move managed memory between cards, so it is one
 # or the other. Half of a card is left to torch, which does not take from the pool.
@@ -110,7 +110,7 @@ class Cluster(Block):
             options["memory_limit"] = self.memory_limit
         if self.cluster_class is not None:
             return self.cluster_class, options | self.cluster_kwargs
-        options |= {"threads_per_worker": 1, "dashboard_address": None}
+        options |= {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
         if self.preset in ("nvlink", "capacity") and not gpu:
             raise ClusterError(
                 f"the cluster preset '{self.preset}' needs an NVIDIA GPU and none is visible "
@@ -137,9 +137,16 @@ class Cluster(Block):
         try:
             return factory(**options)
         except (OSError, RuntimeError, TypeError, ValueError) as error:
+            cause = _root(error)
+            remedy = (
+                # Whatever a worker process died of was told on stderr, not to us.
+                "its worker processes end at once; if this is a script, call the flow under "
+                '`if __name__ == "__main__":`, because they import it too'
+                if "Nanny failed" in str(cause)
+                else "change workers or cluster_kwargs, or use 'auto'"
+            )
             raise ClusterError(
-                f"{name} did not start with {options}: {error}. If this is a script, call the "
-                'flow under `if __name__ == "__main__":`, because workers import the script too'
+                f"{name} did not start with {options} ({str(cause).rstrip('.')}): {remedy}"
             ) from error
 
 
@@ -241,6 +248,12 @@ def _cpu_workers() -> int:
     from distributed.system import MEMORY_LIMIT
 
     return max(1, min(int(CPU_COUNT), int(MEMORY_LIMIT) // _WORKER_BYTES))
+
+
+def _root(error: BaseException) -> BaseException:
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
 
 
 def _import(name: str) -> Callable[..., Any]:

@@ -10,15 +10,19 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import urllib.request
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import dask
 import distributed
 from distributed.comm.addressing import resolve_address
+from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_SERVER_ANALYTICS_ENABLED,
+    temporary_settings,
+)
 from prefect_dask.client import PrefectDaskClient
 from prefect_dask.task_runners import DaskTaskRunner
 
@@ -97,6 +101,7 @@ class ClusterTaskRunner(DaskTaskRunner):
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Submit a task, with the address of the API that serves this flow run."""
+        self.client  # noqa: B018  starts the cluster, outside the settings meant for workers
         with _same_api():
             return super().submit(*args, **kwargs)
 
@@ -199,7 +204,9 @@ def embedded_api(*, timeout_seconds: int = 120) -> str:
     from prefect.server.api.server import SubprocessASGIServer
 
     server = SubprocessASGIServer()
-    server.start(timeout=timeout_seconds)
+    # Its telemetry would report a deployment that is none, and can lock a fresh database.
+    with temporary_settings({PREFECT_SERVER_ANALYTICS_ENABLED: False}):
+        server.start(timeout=timeout_seconds)
     return server.api_url
 
 
@@ -289,11 +296,8 @@ def _look_around(url: str | None) -> _Sight:
     """On a worker: which process it is, and whether the API answers there."""
     if url is None:
         return _Sight(_process(), api=True)
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
-            return _Sight(_process(), api=answer.status == 200)
-    except OSError:
-        return _Sight(_process(), api=False)
+    with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
+        return _Sight(_process(), api=client.api_healthcheck() is None)
 
 
 @contextmanager

@@ -1,0 +1,129 @@
+"""Tasks and flows of the tests of runner, window and retry: importable in worker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psutil
+from prefect import flow, task
+from prefect.context import FlowRunContext
+
+from cytopave.blocks import Cluster
+from cytopave.engine.errors import OutOfMemoryError
+from cytopave.engine.settings import Settings
+from cytopave.tasks.retry import retrying
+from cytopave.tasks.runner import ClusterTaskRunner, check_no_default_client, make_runner, slots
+from cytopave.tasks.window import run_window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def api_servers() -> list[int]:
+    """Process ids of the temporary API servers below this process."""
+    below = psutil.Process().children(recursive=True)
+    return [p.pid for p in below if "prefect.server.api.server:create_app" in p.cmdline()]
+
+
+@task
+def where(_item: int) -> int:
+    return os.getpid()
+
+
+@task
+def act(item: str, *, folder: Path) -> str:
+    """Do what the item says, and leave one mark an execution."""
+    with (folder / item).open("a") as marks:
+        marks.write(f"{os.getpid()}\n")
+    if item.startswith("fail"):
+        raise ValueError(f"{item} is bad")
+    if item.startswith("kill"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.05)
+    return item.upper()
+
+
+@task
+def exhaust(item: str, *, folder: Path) -> int:
+    """Fail as the item says in the first two attempts; return the number of attempts."""
+    with (folder / item).open("a") as marks:
+        marks.write(f"{time.time()}\n")
+    attempts = len((folder / item).read_text().splitlines())
+    if attempts < 3:
+        raise OutOfMemoryError("full") if item == "oom" else MemoryError("the host is full")
+    return attempts
+
+
+@flow(task_runner=make_runner())
+def where_flow(
+    n: int = 4, cluster: Cluster | str = "auto", workers: int | None = None
+) -> dict[str, Any]:
+    check_no_default_client(cluster)
+    pids = [future.result() for future in where.map(range(n))]
+    return {"pids": pids, "slots": slots(), "servers": api_servers()}
+
+
+@flow(task_runner=make_runner())
+def unchecked_flow(cluster: str = "auto", workers: int | None = None) -> list[int]:
+    return [future.result() for future in where.map(range(2))]
+
+
+class Ended(NamedTuple):
+    outcomes: dict[str, tuple[str | None, str | None]]
+    most_at_once: int
+    most_kept: int
+
+
+@flow(task_runner=make_runner(), validate_parameters=False)
+def window_flow(
+    items: list[str],
+    folder: Path,
+    *,
+    window: int,
+    cluster: str = "cpu",
+    workers: int = 2,
+    stop_after: int | None = None,
+) -> Ended:
+    taken = 0
+    most_at_once = most_kept = 0
+    outcomes: dict[str, tuple[str | None, str | None]] = {}
+
+    def feed() -> Iterator[str]:
+        nonlocal taken, most_at_once
+        for item in items:
+            taken += 1
+            most_at_once = max(most_at_once, taken - len(outcomes))
+            yield item
+
+    for item, result, error in run_window(act, feed(), window=window, folder=folder):
+        outcomes[item] = (result, describe(error))
+        most_kept = max(most_kept, kept_futures())
+        if len(outcomes) == stop_after:
+            break
+    return Ended(outcomes, most_at_once, most_kept)
+
+
+def describe(error: Exception | None) -> str | None:
+    return None if error is None else f"{type(error).__name__}: {error}"
+
+
+def kept_futures() -> int:
+    """Number of results that the cluster keeps for this flow."""
+    context = FlowRunContext.get()
+    assert context is not None
+    runner = context.task_runner
+    assert isinstance(runner, ClusterTaskRunner)
+    return len(runner.client.futures)
+
+
+@flow(task_runner=make_runner())
+def retry_flow(
+    folder: Path, cluster: str = "cpu", workers: int = 2
+) -> dict[str, tuple[int | None, str | None]]:
+    patient = retrying(exhaust, Settings(retries=3, backoff_seconds=0.2))
+    outcomes = run_window(patient, ["oom", "host"], window=2, folder=folder)
+    return {item: (result, describe(error)) for item, result, error in outcomes}
