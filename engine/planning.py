@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from cytopave.engine.errors import OutputError, PlanError
 from cytopave.engine.image import open_image
 from cytopave.engine.labels import label_target
@@ -119,9 +121,9 @@ def tile_need(
         min(n, t + 2 * h) for n, t, h in zip(grid.shape, grid.tile, grid.halo, strict=True)
     )
     if budget.on_gpu and segmenter.uses_gpu:
-        return segmenter.device_bytes(window, image.itemsize, n_channels)
+        return segmenter.device_bytes(window, np.dtype(image.dtype).itemsize, n_channels)
     # Pixels as read and as float32 for the function, its labels (int64 at worst), the dense copy.
-    return math.prod(window) * (n_channels * (image.itemsize + 4) + 8 + 4)
+    return math.prod(window) * (n_channels * (np.dtype(image.dtype).itemsize + 4) + 8 + 4)
 
 
 def scratch_root(store: str, scratch: Path | None) -> Path:
@@ -160,14 +162,15 @@ def _tile(image: Image, given: tuple[int, ...], fill: int | None = None) -> tupl
     if len(given) != len(shape):
         raise PlanError(
             f"{len(given)} lengths {given} were given for the {len(shape)} spatial axes "
-            f"{''.join(image.spatial_axes).upper()} of the image: give one an axis"
+            f"{image.spatial_axes.upper()} of the image: give one an axis"
         )
     return given if fill is not None else tuple(map(min, given, shape))
 
 
 def _candidates(image: Image, halo: tuple[int, ...]) -> list[Grid]:
     """Grids from large tiles to small ones, in multiples of the image's chunks where they fit."""
-    shape, chunks = image.spatial_shape, image.spatial_chunks
+    shape = image.spatial_shape
+    chunks = image.canonical_chunks[-len(shape) :]
     grids = []
     for side in itertools.dropwhile(lambda s: s > _largest(shape), _SIDES):
         wanted = (shape[0], side, side)[-len(shape) :]

@@ -35,12 +35,14 @@ class TileReader:
     Attributes:
         decoded: Number of chunks decoded so far.
         kept_bytes: Bytes of the chunks kept now.
+        bytes_read: Bytes of all pixels decoded so far.
         peak_bytes: The most that they ever were.
     """
 
     def __init__(self, image: Image, tiles: Sequence[Tile], *, channels: Sequence[int]) -> None:
         self.decoded = 0
         self.kept_bytes = 0
+        self.bytes_read = 0
         self.peak_bytes = 0
         self._image = image
         self._channels = tuple(channels) or tuple(range(image.n_channels))
@@ -86,6 +88,7 @@ class TileReader:
         first, final = self._box(run.start), self._box(tuple(i - 1 for i in run.stop))
         region = Box(first.start, final.stop)
         block = self._image.read_block(region)
+        self.bytes_read += block.nbytes
         self._paste(block, region, tile, out)
         for chunk in itertools.product(*map(range, run.start, run.stop)):
             self.decoded += 1

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cytopave.engine.tiling import Grid, Tile
 
@@ -80,7 +80,7 @@ def tile_planes(tile: Tile, core: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def seam_report(
-    grid: Grid, axes: tuple[str, ...], groups: Iterable[Mapping[str, np.ndarray]]
+    grid: Grid, axes: Sequence[str], groups: Iterable[Mapping[str, np.ndarray]]
 ) -> list[AxisSeams]:
     """Count along all seams and control lines of a run.
 

@@ -6,7 +6,7 @@ import shutil
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
@@ -182,12 +182,12 @@ def _merge(plan: Plan, clock: _Clock) -> tuple[int, int]:
 
 
 def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
-    results = []
+    results: list[int] = []
     with progress(task.name.replace("_", " "), n, key=task.name.replace("_", "-")) as advance:
         for _, result, error in run_window(lambda _: task, range(n), window=slots(), **parameters):
             if error is not None:
                 raise error
-            results.append(result)
+            results.append(cast("int", result))
             advance(1)
     return results
 

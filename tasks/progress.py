@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from rich.console import Console
@@ -28,6 +29,7 @@ def progress(description: str, total: int, *, key: str) -> Iterator[Callable[[in
         key: Key of the artifact: lower-case letters, digits and dashes.
     """
     artifact = create_progress_artifact(progress=0.0, key=key, description=description)
+    assert isinstance(artifact, UUID)  # a coroutine only in asynchronous code
     columns = (
         TextColumn("{task.description:<24}"),
         BarColumn(),
