@@ -142,7 +142,9 @@ def test_digest_follows_what_decides_the_labels() -> None:
     ]
     assert len({base.digest(), *(o.digest() for o in others)}) == 4
     one, other = {"x": 1, "y": 2}, {"y": 2, "x": 1}
-    assert Custom(function="a:b", kwargs=one).digest() == Custom(function="a:b", kwargs=other).digest()
+    assert (
+        Custom(function="a:b", kwargs=one).digest() == Custom(function="a:b", kwargs=other).digest()
+    )
 
 
 def test_a_gpu_function_may_use_half_of_the_budget() -> None:
