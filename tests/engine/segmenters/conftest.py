@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import zarr
 
@@ -12,6 +11,8 @@ from cytopave.engine.image import Image, open_image
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import numpy as np
 
 type ImageOf = Callable[..., Image]
 
