@@ -113,7 +113,7 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
 
 def test_arguments_must_be_json() -> None:
     with pytest.raises(ValidationError):
-        Custom(function="a:b", kwargs={"x": object()})  # type: ignore[dict-item]
+        Custom(function="a:b", kwargs={"x": object()})
 
 
 def test_an_edited_function_has_another_digest(write: Write) -> None:
@@ -124,6 +124,15 @@ def test_an_edited_function_has_another_digest(write: Write) -> None:
     assert resolved("labellers:above").digest() != before.digest()
     with pytest.raises(SegmenterError, match="not the function that was planned with"):
         before.load()
+
+
+def test_a_worker_that_imported_before_the_edit_says_so(write: Write, tmp_path: Path) -> None:
+    write("labellers", SOURCE)
+    resolved("labellers:above").load()
+    (tmp_path / "labellers.py").write_text(SOURCE.replace("tile > value", "tile >= value"))
+    planned_elsewhere = resolved("labellers:above")
+    with pytest.raises(SegmenterError, match="restart workers"):
+        planned_elsewhere.load()
 
 
 def test_the_file_that_defines_the_function_counts(write: Write) -> None:
