@@ -10,6 +10,7 @@ named by index and by UUID. Prints JSON and writes it to OUT.json.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import multiprocessing
@@ -73,13 +74,13 @@ def shared_card(image: str) -> dict[str, Any]:
     os.environ["CYTOPAVE_BACKOFF_SECONDS"] = "5"
     context = multiprocessing.get_context("spawn")
     holding, release = context.Event(), context.Event()
-    tenant = context.Process(target=hold_card, args=(holding, release))
-    tenant.start()
-    holding.wait(120)
-    low: list[float] = []
-    watcher = threading.Thread(target=watch, args=(release, low), daemon=True)
-    watcher.start()
     # The plan is made for the card when it is free; only then does the other tenant grow.
+    plans = str(Path(image).parent / ".cytopave" / "*" / "plans" / "*.json")
+    tenant = context.Process(target=hold_card, args=(plans, holding, release))
+    tenant.start()
+    low: list[float] = []
+    watcher = threading.Thread(target=watch, args=(holding, release, low), daemon=True)
+    watcher.start()
     result = segment(image, "shared", gpu_memory_gb=16)
     tenant.join()
     undisturbed = segment(image, "undisturbed", gpu_memory_gb=16)
@@ -87,10 +88,13 @@ def shared_card(image: str) -> dict[str, Any]:
     return {"shared": result, "undisturbed_s": undisturbed["seconds"], "ours_gib": low}
 
 
-def hold_card(holding: Any, release: Any) -> None:
-    """Take all but a little of the card for as long as nobody says otherwise."""
+def hold_card(plans: str, holding: Any, release: Any) -> None:
+    """Take all but a little of the card once there is a plan, until told to let go."""
     import torch
 
+    torch.zeros(1, device="cuda")
+    while not glob.glob(plans):
+        time.sleep(0.01)
     free, _ = torch.cuda.mem_get_info()
     block = torch.empty(free - GIB // 4, dtype=torch.uint8, device="cuda")
     holding.set()
@@ -98,13 +102,14 @@ def hold_card(holding: Any, release: Any) -> None:
     del block
 
 
-def watch(release: Any, low: list[float]) -> None:
-    """Sample what other processes than the tenant hold, then let the card go after 45 s."""
+def watch(holding: Any, release: Any, low: list[float]) -> None:
+    """Sample what other processes than the tenant hold, then let the card go after 30 s."""
     import pynvml
 
+    holding.wait(120)
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    for _ in range(45):
+    for _ in range(30):
         time.sleep(1)
         used = [p.usedGpuMemory or 0 for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
         low.append(round((sum(used) - max(used, default=0)) / GIB, 2))
