@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import fsspec
 import zarr
 
+from cytopave.engine.blosc import guarded
 from cytopave.engine.errors import MissingExtraError, UserError
 
 METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
@@ -198,7 +199,8 @@ def _array(
     url: str, path: str, mode: Literal["r", "r+"], options: str, stamp: int
 ) -> zarr.Array[Any]:
     del stamp  # tells apart what the same path held at different times
-    return zarr.open_array(url, path=path, mode=mode, storage_options=json.loads(options) or None)
+    array = zarr.open_array(url, path=path, mode=mode, storage_options=json.loads(options) or None)
+    return guarded(array) if mode == "r" else array
 
 
 def _scan(root: str, prefix: str) -> Iterator[tuple[str, int, str]]:

@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import itertools
 import json
+import lzma
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     import os
 
     import zarr
+
+# What codecs raise for truncated or altered bytes; other errors may not come back on a retry.
+_CORRUPT = (zlib.error, lzma.LZMAError, gzip.BadGzipFile, EOFError)
+_DAMAGE = (ValueError, RuntimeError, TypeError, LookupError, *_CORRUPT)
 
 _AXES_BY_NDIM = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
 
@@ -207,10 +213,7 @@ class Image:
         slices = dict(zip(self._canonical, box.slices, strict=True))
         try:
             block = np.asarray(self.array[tuple(slices[a] for a in self.axes)])
-        except Exception as error:  # codecs raise whatever they like
-            # What may succeed later is not a damaged file.
-            if isinstance(error, OSError | MemoryError) and not isinstance(error, gzip.BadGzipFile):
-                raise
+        except _DAMAGE as error:
             region = ", ".join(f"{a}={s.start}:{s.stop}" for a, s in slices.items())
             path = self.levels[self.level].path or "(the image itself)"
             raise CorruptError(

@@ -75,9 +75,11 @@ class LabelTarget(BaseModel):
         return Folder(self.url, self.storage_options)
 
     @property
-    def published(self) -> Folder:
-        """Where the label image is once published."""
-        return self.store / "labels" / self.name
+    def is_published(self) -> bool:
+        """Whether the label image of this run is in place and listed."""
+        labels = self.store / "labels"
+        listed = self.name in publish.listed_names(labels)
+        return listed and publish.digest_of(labels / self.name) == self.digest
 
     @property
     def staging(self) -> Folder:
@@ -335,6 +337,8 @@ def label_target(
         )
     publish.check_writable(labels)
     axes = "".join(a for a in "tzyx" if a in image.axes)
+    if "t" in axes and len({image.of("t", level.shape) for level in image.levels}) > 1:
+        raise OutputError(f"the levels of {image.url} differ in their number of time points")
     plan = pyramid.plan_blocks(image.spatial_shape, tile)
     levels, direct = pyramid.lay_out(image, axes, plan)
     return LabelTarget(

@@ -10,10 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 import stores
 import zarr
+import zarr.codecs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -340,6 +342,28 @@ class TestDamage:
         with pytest.raises(CorruptError, match=r"i\.zarr, array s0, region .*y=0:10, x=0:12"):
             image.read(Box((0, 0), (10, 12)))
         assert image.read(Box((32, 32), (64, 64))).any()
+
+    @pytest.mark.parametrize("cut", [1, 30, 8000, 8200])
+    @pytest.mark.parametrize("codec", ["zlib", "gzip", "lz4", "lzma", "blosc", "zstd"])
+    def test_is_noticed_in_every_codec(self, tmp_path: Path, codec: str, cut: int) -> None:
+        compressor = numcodecs.get_codec({"id": codec})
+        data = stores.pixels((64, 64))  # 8192 bytes that cannot be compressed
+        stores.plain_array(tmp_path / "a.zarr", data, zarr_format=2, compressors=[compressor])
+        image = open_image(tmp_path / "a.zarr")
+        np.testing.assert_array_equal(image.read(Box.of((64, 64))), data)
+        (file,) = stores.chunk_files(tmp_path / "a.zarr")
+        file.write_bytes(file.read_bytes()[:-cut])
+        with pytest.raises(CorruptError, match="truncated or damaged"):
+            image.read(Box.of((64, 64)))
+
+    def test_is_noticed_in_blosc_of_format_3(self, tmp_path: Path) -> None:
+        stores.plain_array(
+            tmp_path / "a.zarr", stores.pixels((64, 64)), compressors=zarr.codecs.BloscCodec()
+        )
+        (file,) = stores.chunk_files(tmp_path / "a.zarr")
+        file.write_bytes(file.read_bytes()[:-30])
+        with pytest.raises(CorruptError, match=r"has \d+ of \d+ bytes"):
+            open_image(tmp_path / "a.zarr").read(Box.of((64, 64)))
 
     def test_a_missing_chunk_holds_the_fill_value(self, tmp_path: Path) -> None:
         data = stores.pixels((32, 32)) | 1

@@ -242,6 +242,15 @@ def test_a_coarser_level_is_segmented(tmp_path: Path) -> None:
     validate_zarr_store(str(path))
 
 
+def test_levels_that_differ_in_time(tmp_path: Path) -> None:
+    path = stores.ome_image(
+        tmp_path / "i.zarr", np.zeros((4, 64, 64), "u1"), axes="tyx", n_levels=2
+    )
+    stores.plain_array(path / "s1", np.zeros((2, 32, 32), "u1"))
+    with pytest.raises(OutputError, match="differ in their number of time points"):
+        target_of(path, tile=(32, 32))
+
+
 def test_a_single_level_gets_overviews(tmp_path: Path) -> None:
     path = stores.ome_image(tmp_path / "i.zarr", np.zeros((3, 2100, 900), "u1"), chunks=(1, 99, 99))
     target = target_of(path, tile=(3, 512, 512))

@@ -114,6 +114,7 @@ def image_with(path: Path, version: str, *, consolidated: bool = False) -> Path:
     return path
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
 @pytest.mark.parametrize("consolidated", [False, True])
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
@@ -139,13 +140,20 @@ def test_killed_at_any_step_and_repeated(
         # The same command again: planned anew, its tiles done already.
         if "cells" not in stores.listed(path) or overwrite:
             target = target_of(path, "cells", seed=2, overwrite=overwrite)
+        assert target.is_published == ("cells" in stores.listed(path) and not waiting(path))
         target.publish({"try": 2})
+        assert target.is_published
         check_final(path, consolidated)
         target.publish({"try": 3})  # and once more
         check_final(path, consolidated)
     assert step == len(steps) > 10
     assert {"rename", "replace", "unlink"} <= seen
     check_final(path, consolidated)
+
+
+def waiting(path: Path) -> bool:
+    """Whether what is in place, if anything, is not yet the new one."""
+    return any((path / "labels").glob(".*.staging"))
 
 
 def check_visible(path: Path, overwrite: bool) -> None:
