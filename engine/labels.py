@@ -75,11 +75,16 @@ class LabelTarget(BaseModel):
         return Folder(self.url, self.storage_options)
 
     @property
+    def published(self) -> Folder:
+        """Where the label image is once published."""
+        return self.store / "labels" / self.name
+
+    @property
     def is_published(self) -> bool:
         """Whether the label image of this run is in place and listed."""
         labels = self.store / "labels"
         listed = self.name in publish.listed_names(labels)
-        return listed and publish.digest_of(labels / self.name) == self.digest
+        return listed and publish.digest_of(self.published) == self.digest
 
     @property
     def staging(self) -> Folder:
