@@ -81,20 +81,22 @@ class Plan(BaseModel):
         """Links and resolution of this merge rule: another rule reuses the tiles."""
         return self.root / f"merge-{self.merge.rule}-{self.merge.iou:g}"
 
-    def save(self) -> None:
-        """Write the plan into its scratch folder."""
-        write_bytes(self.root / "plan.json", self.model_dump_json(indent=1).encode())
+    def save(self) -> str:
+        """Write the plan into its scratch folder, under a name of its own; returns the path.
+
+        Two runs that differ only in what happens to the tiles share the folder.
+        """
+        text = self.model_dump_json(indent=1).encode()
+        name = hashlib.sha256(text).hexdigest()[:16]
+        path = self.root / "plans" / f"{name}.json"
+        write_bytes(path, text)
+        return str(path)
 
     @staticmethod
-    def load(root: Path | str) -> Plan:
-        """The plan of a scratch folder, parsed once for each version of the file."""
-        path = Path(root) / "plan.json"
-        return _load(path, path.stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=4)
-def _load(path: Path, mtime_ns: int) -> Plan:
-    return Plan.model_validate_json(path.read_bytes())
+    @lru_cache(maxsize=4)
+    def load(path: str) -> Plan:
+        """A saved plan; parsed once a process, since its content is in its name."""
+        return Plan.model_validate_json(Path(path).read_bytes())
 
 
 def tile_digest(

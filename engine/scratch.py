@@ -9,13 +9,16 @@ tiles at once, and each member is read once by each of the two passes.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import json
 import os
+import shutil
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numcodecs import Blosc
@@ -24,7 +27,7 @@ from cytopave.engine.boxes import Box
 from cytopave.engine.errors import CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from cytopave.engine.tiling import Grid, Tile
 
@@ -209,18 +212,74 @@ def write_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     write_bytes(path, buffer.getbuffer())
 
 
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write an array, to be mapped into memory by readers, as one file that appears whole."""
+    with _whole(path) as file:
+        np.save(file, array)
+
+
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
     """Write a file that appears whole or not at all, also when the machine goes down."""
+    with _whole(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def occupied(root: Path, *, remove: bool) -> Iterator[None]:
+    """Use a scratch folder that other runs may use as well.
+
+    Args:
+        root: The folder; created if need be.
+        remove: Whether to delete it in the end. It stays if the block raises, and as long as
+            another run uses it: the last one to leave deletes it. The operating system ends a
+            killed run's claim.
+    """
+    handle, lock = _shared_lock(root)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        yield
+        if remove:
+            _remove_if_alone(root, handle, lock)
+    finally:
+        os.close(handle)
+
+
+def _shared_lock(root: Path) -> tuple[int, Path]:
+    # Beside the folder, so that it can be held while the folder is deleted.
+    root.parent.mkdir(parents=True, exist_ok=True)
+    lock = root.parent / f".{root.name}.lock"
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.stat(lock)):
+                return handle, lock
+        os.close(handle)  # its last holder deleted it while we waited
+
+
+def _remove_if_alone(root: Path, handle: int, lock: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    shutil.rmtree(root)
+    lock.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # other runs' folders may be there
+        root.parent.rmdir()
 
 
 def _damaged(path: Path, error: Exception) -> str:

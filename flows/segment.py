@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from cytopave.engine.errors import LabelError, TileError
 from cytopave.engine.merge import Merge
 from cytopave.engine.planning import make_plan
 from cytopave.engine.report import Report, Stage
+from cytopave.engine.scratch import occupied
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tiling import Tiling
@@ -114,12 +114,13 @@ def segment_image(
         plan = _plan(image, request, cluster, gpu_memory_gb or settings.gpu_memory_gb)
         done(units=len(plan.grid), unit="tiles")
     show_plan(plan)
-    reused = _segment(plan, clock)
-    n_objects, n_joined = _merge(plan, clock)
-    report = _publish(plan, clock, n_objects=n_objects, n_joined=n_joined, n_reused=reused)
+    with occupied(plan.root, remove=not keep_scratch):
+        path = plan.save()
+        reused = _segment(plan, path, clock)
+        n_objects, n_joined = _merge(plan, path, clock)
+        counts = {"n_objects": n_objects, "n_joined": n_joined, "n_reused": reused}
+        report = _publish(plan, path, clock, counts)
     show_report(report)
-    if not keep_scratch:
-        shutil.rmtree(plan.root)
     get_run_logger().info("%d objects in %s", report.n_objects, report.labels_path)
     return report
 
@@ -136,14 +137,14 @@ def _plan(image: str, request: dict[str, Any], cluster: str, assumed_gb: float |
     return plan_tiles(image, budget=budget, workers=workers, request=request)
 
 
-def _segment(plan: Plan, clock: _Clock) -> int:
+def _segment(plan: Plan, path: str, clock: _Clock) -> int:
     """Segment all batches; returns the number of tiles that were finished before."""
     failures: dict[int, str] = {}
     reused = 0
     batches = range(len(plan.batches))
     with clock.stage("segment") as done, progress("tiles", len(plan.grid), key="tiles") as advance:
         for batch, work, error in run_window(
-            lambda b: segment_task(plan, b), batches, window=slots(), root=str(plan.root)
+            lambda b: segment_task(plan, b), batches, window=slots(), plan_path=path
         ):
             if isinstance(error, LabelError):
                 raise error  # every tile would end so
@@ -163,16 +164,16 @@ def _segment(plan: Plan, clock: _Clock) -> int:
     return reused
 
 
-def _merge(plan: Plan, clock: _Clock) -> tuple[int, int]:
+def _merge(plan: Plan, path: str, clock: _Clock) -> tuple[int, int]:
     """Scan seams, resolve, write; returns the numbers of objects and of joined objects."""
-    root, tasks = str(plan.root), 2 * slots()
-    shared = {"root": root, "tasks": tasks}
+    tasks = 2 * slots()
+    shared = {"plan_path": path, "tasks": tasks}
     with clock.stage("scan seams") as done:
         n = len(scan_groups(plan, tasks=tasks))
         links = sum(_all(scan_seams, n, shared))
         done(tasks=n, units=links, unit="links")
     with clock.stage("resolve") as done:
-        n_objects, n_joined = resolve_labels.submit(root, tasks=tasks).result()
+        n_objects, n_joined = resolve_labels.submit(path, tasks=tasks).result()
         done(units=n_objects, unit="objects")
     with clock.stage("write") as done:
         n = len(write_groups(plan, tasks=tasks))
@@ -192,9 +193,9 @@ def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
     return results
 
 
-def _publish(plan: Plan, clock: _Clock, **counts: int) -> Report:
+def _publish(plan: Plan, path: str, clock: _Clock, counts: dict[str, int]) -> Report:
     with clock.stage("count seams"):
-        seams = count_seams(str(plan.root), tasks=2 * slots())
+        seams = count_seams(path, tasks=2 * slots())
     report = Report(
         image=plan.image.url,
         labels_path=str(plan.target.published),
@@ -205,7 +206,7 @@ def _publish(plan: Plan, clock: _Clock, **counts: int) -> Report:
         **counts,
     )
     with clock.stage("publish"):
-        publish_labels(str(plan.root), report=report)
+        publish_labels(path, report=report)
     return report.model_copy(update={"stages": clock.stages})
 
 

@@ -29,29 +29,29 @@ def write_groups(plan: Plan, *, tasks: int) -> list[tuple[WriteBlock, ...]]:
 
 
 @task(name="scan_seams", task_run_name="scan seams, group {group}")
-def scan_seams(group: int, *, root: str, tasks: int) -> int:
+def scan_seams(group: int, *, plan_path: str, tasks: int) -> int:
     """Find the links of a group of tiles with their neighbours; returns their number."""
-    plan = Plan.load(root)
+    plan = Plan.load(plan_path)
     return stages.scan_tiles(plan, scan_groups(plan, tasks=tasks)[group])
 
 
 @task(name="resolve_labels")
-def resolve_labels(root: str, *, tasks: int) -> tuple[int, int]:
+def resolve_labels(plan_path: str, *, tasks: int) -> tuple[int, int]:
     """Decide which views are one object, and make the empty label image.
 
     Returns:
         Number of objects, and how many of them more than one tile saw.
     """
-    plan = Plan.load(root)
+    plan = Plan.load(plan_path)
     result = stages.resolve_run(plan, scan_groups(plan, tasks=tasks))
     plan.target.create(result.final.dtype)
     return result.n_objects, result.n_joined
 
 
 @task(name="write_labels", task_run_name="write labels, group {group}")
-def write_labels(group: int, *, root: str, tasks: int) -> int:
+def write_labels(group: int, *, plan_path: str, tasks: int) -> int:
     """Paint and write a group of blocks; returns the number of pixels."""
-    plan = Plan.load(root)
+    plan = Plan.load(plan_path)
     return stages.write_blocks(plan, write_groups(plan, tasks=tasks)[group])
 
 

@@ -12,11 +12,9 @@ from cytopave.engine.planning import Budget, make_plan
 
 @task(name="plan_tiles", persist_result=False)
 def plan_tiles(image: str, *, budget: Budget, workers: int, request: dict[str, Any]) -> Plan:
-    """Make the plan and store it in the run's scratch folder.
+    """Make the plan of a run; nothing is written.
 
     Raises:
         UserError: The request cannot be carried out; nothing has been computed.
     """
-    plan = make_plan(image, budget=budget, workers=workers, **request)
-    plan.save()
-    return plan
+    return make_plan(image, budget=budget, workers=workers, **request)

@@ -16,20 +16,20 @@ from cytopave.tasks.merge import write_groups
 
 
 @task(name="count_seams", persist_result=False)
-def count_seams(root: str, *, tasks: int) -> list[AxisSeams]:
+def count_seams(plan_path: str, *, tasks: int) -> list[AxisSeams]:
     """Objects cut at seams beside control lines, from the planes that the writers kept."""
-    plan = Plan.load(root)
+    plan = Plan.load(plan_path)
     return stages.count_seams(plan, write_groups(plan, tasks=tasks))
 
 
 @task(name="publish_labels", persist_result=False)
-def publish_labels(root: str, *, report: Report) -> str:
+def publish_labels(plan_path: str, *, report: Report) -> str:
     """Finish the pyramid, validate, and publish under the final name; returns the labels' URL.
 
     Raises:
         OutputError: The name was taken meanwhile, or the written image is not valid.
     """
-    plan = Plan.load(root)
+    plan = Plan.load(plan_path)
     plan.target.finish()
     plan.target.publish(report.provenance(plan_facts(plan)))
     return str(plan.target.published)

@@ -23,22 +23,22 @@ def batch_key(plan: Plan, batch: int) -> str:
 
 
 def _cache_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
-    return batch_key(Plan.load(parameters["root"]), parameters["batch"])
+    return batch_key(Plan.load(parameters["plan_path"]), parameters["batch"])
 
 
 @task(name="segment_batch", cache_key_fn=_cache_key, persist_result=True)
-def segment_batch(batch: int, *, root: str) -> Work:
+def segment_batch(batch: int, *, plan_path: str) -> Work:
     """Segment the unfinished tiles of a batch.
 
     Args:
         batch: Number of the batch in the plan.
-        root: The run's scratch folder, which holds the plan.
+        plan_path: The saved plan.
 
     Raises:
         TileError: Tiles failed; the others of the batch are finished.
         OutOfMemoryError: The GPU's memory did not suffice; Prefect tries again later.
     """
-    plan = Plan.load(root)
+    plan = Plan.load(plan_path)
     return segment_tiles(plan, plan.batches[batch])
 
 

@@ -6,6 +6,7 @@ groups). Each stage leaves files in the plan's merge folder, written whole or no
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from cytopave.engine.merge.links import LINK, scan
 from cytopave.engine.merge.paint import paint
 from cytopave.engine.merge.resolve import Resolution, resolve
-from cytopave.engine.scratch import VIEW, Archive, write_archive
+from cytopave.engine.scratch import VIEW, Archive, write_archive, write_array
 from cytopave.engine.seams import AxisSeams, seam_report, tile_planes
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
     from cytopave.engine.labels import WriteBlock
     from cytopave.engine.plan import Plan
+
+
+_RESOLUTION = ("offsets", "final", "mode")
 
 
 def scan_tiles(plan: Plan, tiles: Sequence[int]) -> int:
@@ -38,7 +42,7 @@ def scan_tiles(plan: Plan, tiles: Sequence[int]) -> int:
         "views": np.concatenate([np.zeros(0, VIEW), *tables]),
         "links": links,
     }
-    write_archive(plan.merge_folder / "links" / f"{tiles[0]:09d}.zip", members)
+    write_archive(_path(plan, "links", tiles), members)
     return len(links)
 
 
@@ -52,9 +56,7 @@ def resolve_run(plan: Plan, groups: Sequence[Sequence[int]]) -> Resolution:
     Raises:
         CorruptError: A file is missing or damaged.
     """
-    archives = [
-        Archive.open(plan.merge_folder / "links" / f"{group[0]:09d}.zip") for group in groups
-    ]
+    archives = [Archive.open(_path(plan, "links", group)) for group in groups]
     counts = np.zeros(len(plan.grid), np.int64)
     links = [np.zeros(0, LINK)]
     for archive in archives:
@@ -62,18 +64,15 @@ def resolve_run(plan: Plan, groups: Sequence[Sequence[int]]) -> Resolution:
         counts[tiles] = count
         links.append(found)
     result = resolve(counts, _tables(archives), np.concatenate(links), plan.merge)
-    folder = plan.merge_folder / "resolution"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("offsets", "final", "mode"):
-        np.save(folder / f"{name}.npy", getattr(result, name))
+    for name in _RESOLUTION:
+        write_array(plan.merge_folder / "resolution" / f"{name}.npy", getattr(result, name))
     return result
 
 
 def load_resolution(folder: Path) -> Resolution:
     """The stored decision, mapped into memory: a painter reads only its tiles' share of it."""
     arrays: dict[str, Any] = {
-        name: np.load(folder / "resolution" / f"{name}.npy", mmap_mode="r")
-        for name in ("offsets", "final", "mode")
+        name: np.load(folder / "resolution" / f"{name}.npy", mmap_mode="r") for name in _RESOLUTION
     }
     return Resolution(**arrays, n_objects=-1, n_joined=-1)
 
@@ -95,20 +94,21 @@ def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
             if block.box.contains(tile.core.start):
                 planes |= tile_planes(tile, core)
         plan.target.write(block, labels)
-    write_archive(_planes_path(plan, blocks), planes)
+    write_archive(_path(plan, "planes", blocks), planes)
     return sum(block.box.size for block in blocks)
 
 
 def count_seams(plan: Plan, groups: Sequence[Sequence[WriteBlock]]) -> list[AxisSeams]:
     """The seam report of a run whose blocks were written in these groups."""
-    archives = (Archive.open(_planes_path(plan, group)) for group in groups)
+    archives = (Archive.open(_path(plan, "planes", group)) for group in groups)
     planes = (dict(zip(a.index, a.read(*a.index), strict=True)) for a in archives)
     return seam_report(plan.grid, plan.image.spatial_axes, planes)
 
 
-def _planes_path(plan: Plan, blocks: Sequence[WriteBlock]) -> Path:
-    start = "-".join(f"{p}" for p in (blocks[0].time, *blocks[0].box.start))
-    return plan.merge_folder / "planes" / f"{start}.zip"
+def _path(plan: Plan, kind: str, group: Sequence[object]) -> Path:
+    """Where a group's file lies; runs that group differently do not meet."""
+    name = hashlib.sha256(repr(tuple(group)).encode()).hexdigest()[:16]
+    return plan.merge_folder / kind / f"{name}.zip"
 
 
 def _tables(archives: Sequence[Archive]) -> Iterator[tuple[int, np.ndarray]]:
