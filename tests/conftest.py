@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -73,3 +74,8 @@ def dask_address() -> Iterator[str]:
 
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
         yield cluster.scheduler_address
+
+
+# Times on a shared machine say nothing about the code.
+hypothesis.settings.register_profile("cytopave", deadline=None)
+hypothesis.settings.load_profile("cytopave")

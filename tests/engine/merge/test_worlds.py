@@ -89,7 +89,7 @@ def test_a_tile_that_fuses_cells_spreads_no_error(tmp_path: Path) -> None:
             assert (found == np.bincount(ids).argmax()).sum() == where.sum()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_components_tiled_equal_components_untiled(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -1,0 +1,133 @@
+"""Plans: tiles by memory, halos by objects, batches by time, digests by content."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cytopave.engine.errors import OutputError, PlanError, UserError
+from cytopave.engine.merge import Merge
+from cytopave.engine.plan import Plan, batch_shape
+from cytopave.engine.planning import Budget, make_plan
+from cytopave.engine.segmenters import Custom, Threshold
+from cytopave.engine.tiling import Grid, Tiling
+
+PLENTY = Budget(8 * 2**30, "the test's figure", on_gpu=False)
+
+
+def _store(path: Path, shape: tuple[int, ...] = (700, 900), seed: int = 0) -> str:
+    pixels = np.random.default_rng(seed).integers(0, 1000, shape).astype(np.uint16)
+    array = zarr.create_array(
+        str(path), shape=shape, chunks=(1,) * (len(shape) - 2) + (128, 128), dtype="u2"
+    )
+    array[:] = pixels
+    return str(path)
+
+
+def _plan(image: str, **changes: Any) -> Plan:
+    request: dict[str, Any] = {
+        "segmenter": Threshold(),
+        "tiling": Tiling(tile=(256, 256), halo=16),
+        "merge": Merge(),
+        "budget": PLENTY,
+        "workers": 2,
+        "batch_seconds": 20.0,
+        "name": "cells",
+    }
+    return make_plan(image, **{**request, **changes})
+
+
+def test_a_plan_survives_its_file_and_leaves_nothing_before(tmp_path: Path) -> None:
+    image = _store(tmp_path / "a.zarr")
+    before = sorted(tmp_path.rglob("*"))
+    plan = _plan(image)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert Plan.load(plan.save()) == plan
+    assert isinstance(plan.segmenter, Threshold)
+    assert plan.segmenter.threshold is not None
+
+
+def test_the_digest_names_what_tiles_depend_on(tmp_path: Path) -> None:
+    image = _store(tmp_path / "a.zarr")
+    same = [_plan(image), _plan(image, name="other"), _plan(image, merge=Merge(iou=0.7), workers=5)]
+    assert len({p.digest for p in same}) == 1
+    other = [
+        _plan(image, tiling=Tiling(tile=(256, 256), halo=17)),
+        _plan(image, segmenter=Threshold(threshold=3)),
+        _plan(_store(tmp_path / "b.zarr", seed=1)),
+    ]
+    assert len({p.digest for p in [same[0], *other]}) == 4
+    zarr.open_array(image)[0, 0] = 7
+    assert _plan(image).digest != same[0].digest
+
+
+def test_automatic_tiles_shrink_to_the_memory_and_align_to_chunks(tmp_path: Path) -> None:
+    image = _store(tmp_path / "a.zarr", (5000, 5000))
+    large = _plan(image, tiling=Tiling(halo=32)).grid
+    assert large.tile == (2048, 2048)
+    small = _plan(image, tiling=Tiling(halo=32), budget=Budget(4 * 2**20, "", on_gpu=False))
+    assert small.grid.tile == (256, 256)
+    assert small.memory.need <= 4 * 2**20
+
+
+def test_what_cannot_fit_is_refused_with_the_figures(tmp_path: Path) -> None:
+    image = _store(tmp_path / "a.zarr", (5000, 5000))
+    tiny = Budget(2**20, "the test's figure", on_gpu=False)
+    with pytest.raises(PlanError, match=r"needs about .* GiB.*the test's figure"):
+        _plan(image, budget=tiny, tiling=Tiling(tile=(4096, 4096), halo=0))
+    with pytest.raises(PlanError, match="not even a tile of 64"):
+        _plan(image, budget=Budget(1000, "", on_gpu=False), tiling=Tiling(halo=0))
+    with pytest.raises(PlanError, match="a halo of 300 pixels does not fit a tile of 256"):
+        _plan(image, tiling=Tiling(tile=(256, 256), halo=300))
+    with pytest.raises(PlanError, match="3 lengths"):
+        _plan(image, tiling=Tiling(tile=(8, 256, 256), halo=0))
+
+
+def test_halos_come_from_the_diameter(tmp_path: Path) -> None:
+    image = _store(tmp_path / "a.zarr")
+    function = Custom(function="worlds:connected", diameter=30)
+    assert _plan(image, segmenter=function, tiling=Tiling(tile=(256, 256))).grid.halo == (48, 48)
+    assert _plan(image, tiling=Tiling(tile=(256, 256))).grid.halo == (64, 64)
+    assert _plan(image, tiling=Tiling(tile=(32, 32))).grid.halo == (32, 32)
+
+
+def test_two_numbers_for_a_stack_mean_all_planes(tmp_path: Path) -> None:
+    image = _store(tmp_path / "a.zarr", (7, 300, 300))
+    grid = _plan(image, tiling=Tiling(tile=(128, 128), halo=(8, 8))).grid
+    assert (grid.tile, grid.halo) == ((7, 128, 128), (0, 8, 8))
+
+
+def test_a_remote_store_needs_a_scratch_folder(tmp_path: Path) -> None:
+    image = _store(tmp_path / "a.zarr")
+    with pytest.raises(OutputError, match="name a scratch folder"):
+        _plan(image, output="memory://labels.zarr")
+    plan = _plan(image, output="memory://labels.zarr", scratch=tmp_path / "s")
+    assert plan.root.parent == tmp_path / "s"
+
+
+def test_an_unknown_function_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no_such_module"):
+        _plan(_store(tmp_path / "a.zarr"), segmenter=Custom(function="no_such_module:f"))
+
+
+@given(
+    st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    st.floats(0.1, 1e4),
+    st.integers(1, 16),
+)
+def test_batches_are_compact_and_keep_every_worker_busy(
+    counts: tuple[int, int], tiles: float, workers: int
+) -> None:
+    grid = Grid(tuple(10 * c for c in counts), (10, 10), (0, 0))
+    shape = batch_shape(grid, tiles=tiles, workers=workers)
+    size = math.prod(shape)
+    assert size <= max(1, tiles, len(grid) / (3 * workers))
+    full = [s for s, c in zip(shape, counts, strict=True) if s < c]
+    assert not full or max(full) - min(shape) <= 1 or min(shape) in counts
