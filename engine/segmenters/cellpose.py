@@ -334,7 +334,7 @@ class Cellpose(SegmenterBase):
         else:
             itemsize = 2 if self.use_bfloat16 else 4
             encoder = network.encoder if network and network.encoder else weights.VIT_L
-            parameters = network.parameters if network else 304_000_000
+            parameters = network.parameters if network else weights.VIT_L_PARAMETERS
             weight = parameters * itemsize
             stored = network.stored_bytes if network else parameters * 4
             patch = transformer_patch_bytes(encoder.num_heads, encoder.embed_dim, itemsize)

@@ -43,6 +43,7 @@ def build(path: Path, network: Network, *, device: str, bfloat16: bool) -> Built
     Raises:
         SegmenterError: No such device, or the file lacks tensors that the network has.
     """
+    _settle_sparse_checks()
     if network.generation == 3:
         from cytopave.engine.segmenters.cellpose_v3 import CellposeV3
 
@@ -50,6 +51,15 @@ def build(path: Path, network: Network, *, device: str, bfloat16: bool) -> Built
     from cytopave.engine.segmenters.cellpose_v4 import CellposeV4
 
     return CellposeV4.build(path, network, torch_device(device), bfloat16=bfloat16)
+
+
+def _settle_sparse_checks() -> None:
+    """Say what is the default, that sparse tensors go unchecked: PyTorch warns until it is said."""
+    import torch
+
+    checks = torch.sparse.check_sparse_tensor_invariants
+    if not checks.is_enabled():
+        checks.disable()
 
 
 def prepared(tile: np.ndarray, ranges: Ranges) -> np.ndarray:

@@ -52,6 +52,7 @@ VIT_L = Encoder(
     global_attn_indexes=(5, 11, 17, 23),
 )
 """The encoder of Cellpose-SAM, the one that Cellpose builds by itself."""
+VIT_L_PARAMETERS = 304_628_930
 
 
 class Network(BaseModel):

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import copy
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from cytopave.engine import samples
+from cytopave.engine.errors import SegmenterError
+from cytopave.engine.score import average_precision
+from cytopave.engine.segmenters import Cellpose, Segmenter, cellpose_adapter
+from cytopave.engine.segmenters import cellpose_weights as weights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import ImageOf
+
+pytestmark = pytest.mark.skipif(
+    weights.installed()[1] != 4, reason="the bundled network runs in Cellpose 4"
+)
+
+TINY = Cellpose(model="nuclei-tiny", device="cpu", use_bfloat16=False)
+RANGE = ((0.0, 100.0),)
+
+
+@pytest.fixture(scope="module")
+def field() -> samples.Field:
+    """A held-out field of 512 x 512 pixels with 35 nuclei."""
+    (one,) = (f for f in samples.nuclei_fields("held-out") if f.name.endswith("w1cDAPI_s43"))
+    return one
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def plane(image_of: ImageOf, **fields: Any) -> Cellpose:
+    """A segmenter of planes with a given intensity range, resolved."""
+    image = image_of(np.zeros((32, 32), np.uint16))
+    return TINY.model_copy(update={"intensity": RANGE, **fields}).resolve(image, channels=())
+
+
+def test_the_bundled_network_segments_a_field_it_never_saw(
+    field: samples.Field, image_of: ImageOf
+) -> None:
+    segmenter = TINY.resolve(image_of(field.image), channels=())
+    before = field.image.copy()
+    labels = segmenter.load()(field.image)
+    assert average_precision(field.masks, labels, 0.5) >= 0.9
+    assert average_precision(field.masks, labels, 0.75) >= 0.85
+    np.testing.assert_array_equal(field.image, before)
+
+
+def test_a_tile_equals_cellpose_called_by_hand(field: samples.Field, image_of: ImageOf) -> None:
+    from cellpose.models import CellposeModel
+
+    tile = field.image[:200, :220]
+    segmenter = TINY.model_copy(update={"diameter": 25.0, "flow_threshold": 0.6})
+    segmenter = segmenter.resolve(image_of(field.image), channels=())
+    low_high = np.percentile(field.image, (1, 99))
+    np.testing.assert_allclose(segmenter.intensity, [low_high])
+    model: CellposeModel = segmenter._built().model  # type: ignore[attr-defined]
+    expected, *_ = model.eval(
+        tile,
+        diameter=25,
+        flow_threshold=0.6,
+        max_size_fraction=1,
+        normalize={"normalize": True, "lowhigh": list(low_high)},
+    )
+    assert expected.max() > 3
+    np.testing.assert_array_equal(segmenter.load()(tile), expected)
+
+
+def test_neither_the_tile_nor_cellposes_defaults_change(
+    field: samples.Field, image_of: ImageOf
+) -> None:
+    from cellpose import models
+
+    defaults = copy.deepcopy(models.normalize_default)
+    tile = field.image[:100, :100].astype(np.float32)
+    before = tile.copy()
+    plane(image_of).load()(tile)
+    np.testing.assert_array_equal(tile, before)
+    assert models.normalize_default == defaults
+    assert defaults["normalize"] is True
+
+
+def test_a_tile_without_signal_has_no_objects(image_of: ImageOf, field: samples.Field) -> None:
+    noise = np.random.default_rng(0).normal(110, 5, (256, 256)).astype(np.uint16)
+    segmenter = TINY.resolve(image_of(field.image), channels=())
+    assert segmenter.load()(noise).max() == 0
+
+
+def test_pixels_that_are_not_finite_do_not_spread(field: samples.Field, image_of: ImageOf) -> None:
+    segmenter = TINY.resolve(image_of(field.image), channels=())
+    tile = field.image[:200, :200].astype(np.float32)
+    clean = segmenter.load()(tile)
+    tile[0, :3] = [np.nan, -np.inf, np.nan]
+    assert average_precision(clean, segmenter.load()(tile), 0.9) == 1
+
+
+@pytest.mark.parametrize("shape", [(1, 40), (40, 1), (1, 1), (2, 300)])
+@pytest.mark.parametrize("diameter", [None, 70.0])
+def test_thin_tiles_keep_their_shape(
+    shape: tuple[int, int], diameter: float | None, image_of: ImageOf
+) -> None:
+    segmenter = plane(image_of, diameter=diameter)
+    assert segmenter.load()(np.full(shape, 50, np.uint16)).shape == shape
+
+
+def test_a_single_plane_is_a_plane(field: samples.Field, image_of: ImageOf) -> None:
+    stack = field.image[np.newaxis, :128, :128]
+    segmenter = TINY.resolve(image_of(stack), channels=())
+    labels = segmenter.load()(stack)
+    assert labels.shape == stack.shape
+    np.testing.assert_array_equal(labels[0], segmenter.load()(stack[0]))
+
+
+def test_channels_have_a_range_each(field: samples.Field, image_of: ImageOf) -> None:
+    pixels = np.stack([field.image, field.image // 2, np.zeros_like(field.image)])[:, :128, :128]
+    segmenter = TINY.resolve(image_of(pixels, axes="cyx"), channels=(0, 1, 2))
+    expected = [tuple(np.percentile(c, (1, 99))) for c in pixels[:2]]
+    np.testing.assert_allclose(segmenter.intensity, [*expected, (0, 1)])
+    assert segmenter.load()(pixels).shape == (128, 128)
+
+
+def test_a_stack_is_segmented_in_three_dimensions(image_of: ImageOf) -> None:
+    from cellpose.models import CellposeModel
+
+    pixels = samples.stack3d().image[8:11, 10:20, 10:22]
+    segmenter = TINY.model_copy(update={"do_3D": True, "min_size": 0, "cellprob_threshold": -9.0})
+    segmenter = segmenter.resolve(image_of(pixels), channels=())
+    model: CellposeModel = segmenter._built().model  # type: ignore[attr-defined]
+    expected, *_ = model.eval(
+        pixels,
+        z_axis=0,
+        do_3D=True,
+        min_size=0,
+        cellprob_threshold=-9,
+        max_size_fraction=1,
+        normalize={"normalize": True, "lowhigh": list(segmenter.intensity[0])},  # type: ignore[index]
+    )
+    assert expected.max() > 0
+    np.testing.assert_array_equal(segmenter.load()(pixels), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "fields", "message"),
+    [
+        ((5, 9, 9), (), {}, "stack of 5 planes: segment it in three dimensions with do_3D=True"),
+        ((9, 9), (), {"do_3D": True}, "leave do_3D out"),
+        ((4, 1, 9, 9), (0, 1, 2, 3), {}, "at most 3 channels and 4 are selected"),
+        ((9, 9), (), {"intensity": ((0, 1), (0, 1))}, "2 ranges and 1 channels"),
+        ((9, 9), (), {"sha256": "0" * 64}, "and not 0000"),
+        ((9, 9), (), {"model": "no-such-model"}, "knows no model 'no-such-model'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_any_tile(
+    shape: tuple[int, ...],
+    channels: tuple[int, ...],
+    fields: dict[str, Any],
+    message: str,
+    image_of: ImageOf,
+) -> None:
+    image = image_of(np.zeros(shape, np.uint8))
+    segmenter = TINY.model_copy(update=fields)
+    with pytest.raises(SegmenterError, match=message):
+        segmenter.resolve(image, channels=channels)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"percentiles": (99, 1)},
+        {"percentiles": (-1, 99)},
+        {"intensity": ((5, 5),)},
+        {"intensity": ((0, float("inf")),)},
+        {"diameter": 0},
+        {"batch_size": 0},
+        {"device": "tpu"},
+        {"path": "quick"},
+        {"diametre": 30},
+    ],
+)
+def test_impossible_parameters_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Cellpose(**fields)
+
+
+def test_percentiles_that_coincide_give_way_to_the_whole_range(
+    image_of: ImageOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    sparse = np.zeros((100, 100), np.uint16)
+    sparse[0, :5] = 700
+    assert TINY.resolve(image_of(sparse), channels=()).intensity == ((0, 700),)
+    assert "coincide" in caplog.text
+    assert TINY.resolve(image_of(sparse * 0 + 9), channels=()).intensity == ((9, 10),)
+
+
+def test_resolving_fills_every_global_value_and_is_idempotent(image_of: ImageOf) -> None:
+    image = image_of(np.arange(400, dtype=np.uint16).reshape(20, 20))
+    segmenter = TINY.model_copy(update={"diameter": 60.0}).resolve(image, channels=())
+    assert segmenter.niter == 400
+    assert segmenter.sha256 == weights.inspect(weights.find("nuclei-tiny")).sha256
+    assert segmenter.resolve(image_of(np.ones((9, 9), np.uint8)), channels=()) == segmenter
+    assert TypeAdapter(Segmenter).validate_json(segmenter.model_dump_json()) == segmenter
+    assert segmenter.provenance()["network"]["cellpose"] == weights.installed()[0]
+
+
+def test_an_open_segmenter_cannot_be_loaded() -> None:
+    with pytest.raises(SegmenterError, match="resolve"):
+        TINY.load()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_cuda_without_a_gpu_is_an_error_on_the_worker(image_of: ImageOf) -> None:
+    segmenter = plane(image_of, device="cuda")
+    assert segmenter.uses_gpu
+    with pytest.raises(SegmenterError, match="PyTorch sees no CUDA GPU"):
+        segmenter.load()
+
+
+def test_another_cellpose_on_the_worker_is_an_error(image_of: ImageOf) -> None:
+    segmenter = plane(image_of)
+    assert segmenter.network is not None
+    planned = segmenter.network.model_copy(update={"cellpose": "4.2.0"})
+    segmenter.release()
+    with pytest.raises(SegmenterError, match=r"planned with 4\.2\.0"):
+        segmenter.model_copy(update={"network": planned}).load()
+
+
+def test_a_process_builds_a_network_once_until_it_is_released(
+    image_of: ImageOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+    original = cellpose_adapter.build
+
+    def build(*args: Any, **kwargs: Any) -> Any:
+        built.append(args)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(cellpose_adapter, "build", build)
+    segmenter = plane(image_of)
+    segmenter.release()
+    tile = np.zeros((16, 16), np.uint8)
+    function = segmenter.load()
+    function(tile)
+    plane(image_of, flow_threshold=0.1, batch_size=1).load()(tile)
+    assert len(built) == 1
+    segmenter.release()
+    function(tile)
+    function(tile)
+    assert len(built) == 2
+
+
+def test_another_thread_never_builds_the_small_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    from segment_anything import sam_model_registry as registry
+
+    from cytopave.engine.segmenters.cellpose_v4 import _encoder_of
+
+    monkeypatch.setitem(registry, "vit_l", lambda checkpoint=None: "the original")
+    original = registry["vit_l"]
+    network = weights.inspect(weights.find("nuclei-tiny"))
+    elsewhere = []
+    with pytest.raises(KeyError), _encoder_of(network.encoder):
+        assert len(registry["vit_l"](None).image_encoder.blocks) == 5
+        thread = threading.Thread(target=lambda: elsewhere.append(registry["vit_l"](None)))
+        thread.start()
+        thread.join()
+        raise KeyError
+    assert elsewhere == ["the original"]
+    assert registry["vit_l"] is original
+
+
+def test_the_batch_shrinks_to_one_and_changes_nothing(image_of: ImageOf) -> None:
+    segmenter = plane(image_of)
+    sizes, digests = [], set()
+    shrunk: Cellpose | None = segmenter
+    while shrunk is not None:
+        sizes.append(shrunk.batch_size)
+        digests.add(shrunk.digest())
+        shrunk = shrunk.smaller()
+    assert sizes == [8, 4, 2, 1]
+    assert len(digests) == 1
+
+
+def test_digest_follows_what_decides_the_labels(image_of: ImageOf) -> None:
+    base = plane(image_of)
+    assert (
+        plane(image_of, device="auto", batch_size=3, percentiles=(2, 98)).digest() == base.digest()
+    )
+    changes: list[dict[str, Any]] = [
+        {"diameter": 20.0},
+        {"flow_threshold": 0.0},
+        {"cellprob_threshold": -1.0},
+        {"min_size": 0},
+        {"niter": 100},
+        {"intensity": ((0.0, 101.0),)},
+        {"use_bfloat16": True},
+    ]
+    assert len({base.digest(), *(plane(image_of, **c).digest() for c in changes)}) == 8
+    assert Cellpose(model="cpsam").digest() != Cellpose(model="cpsam_v2").digest()
+
+
+def test_the_diameter_is_the_given_one_or_that_of_the_training(image_of: ImageOf) -> None:
+    assert Cellpose().diameter_px is None
+    assert plane(image_of, diameter=12.0).diameter_px == 12
+    assert plane(image_of).diameter_px == pytest.approx(24.656, abs=1e-3)
