@@ -231,9 +231,8 @@ def _tensors(path: Path) -> dict[str, Any]:
     mapped = zipfile.is_zipfile(path) and not _deflated(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-        tensors = {name.removeprefix("module."): tensor for name, tensor in state.items()}
-        if all(isinstance(t, torch.Tensor) for t in tensors.values()):
-            return tensors
+        if all(isinstance(t, torch.Tensor) for t in state.values()):
+            return dict(state)
     except Exception as error:  # noqa: BLE001 - torch raises whatever the bytes provoke
         raise SegmenterError(
             f"{path} is not a Cellpose model file (PyTorch cannot read it: "

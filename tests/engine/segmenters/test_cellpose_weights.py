@@ -144,13 +144,3 @@ def test_a_file_that_lacks_weights_is_refused(tmp_path: Path) -> None:
     network = weights.inspect(tmp_path / "hole")
     with pytest.raises(SegmenterError, match="lacks 1 of the network's tensors"):
         build(tmp_path / "hole", network, device="cpu", bfloat16=True)
-
-
-@needs_4
-def test_weights_of_a_parallel_training_are_read(tmp_path: Path) -> None:
-    original = weights.find("nuclei-tiny")
-    tensors = torch.load(original, weights_only=True)
-    torch.save({f"module.{k}": v for k, v in tensors.items()}, tmp_path / "parallel")
-    network = weights.inspect(tmp_path / "parallel")
-    assert network.encoder == weights.inspect(original).encoder
-    build(tmp_path / "parallel", network, device="cpu", bfloat16=False)
