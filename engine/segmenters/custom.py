@@ -38,10 +38,9 @@ class Custom(SegmenterBase):
             description="'package.module:name'",
         ),
     ]
-    kwargs: Annotated[
-        dict[str, JsonValue],
-        Field(default_factory=dict, description="Keyword arguments for every call; JSON values."),
-    ]
+    kwargs: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Keyword arguments for every call; JSON values."
+    )
     gpu: Annotated[bool, Field(description="Whether the function computes on the GPU.")] = False
     diameter: Annotated[
         PositiveFloat | None,

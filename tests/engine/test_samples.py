@@ -53,7 +53,8 @@ def test_a_mosaic_scales_each_field_and_numbers_its_objects_on() -> None:
     two = field("two", [[10, 10], [10, 11]], [[1, 1], [1, 4]])
     image, masks = samples.mosaic([one, two], 2, 2, side=2)
     assert masks.tolist() == [[0, 2, 3, 3], [1, 2, 3, 4], [0, 6, 7, 7], [5, 6, 7, 8]]
-    assert (image.dtype, masks.dtype) == (np.uint16, np.uint32)
+    assert image.dtype == np.uint16
+    assert masks.dtype == np.uint32
     assert image[0, :2].tolist() == [0, 65535]
     np.testing.assert_array_equal(image[:2], image[2:])
 

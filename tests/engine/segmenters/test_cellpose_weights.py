@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,6 @@ import torch
 from cytopave.engine.errors import MissingExtraError, SegmenterError
 from cytopave.engine.segmenters import cellpose_weights as weights
 from cytopave.engine.segmenters.cellpose_adapter import build
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 needs_4 = pytest.mark.skipif(
     weights.installed()[1] != 4, reason="the bundled network runs in Cellpose 4"
@@ -130,7 +128,7 @@ def test_a_file_without_a_network_is_refused(tmp_path: Path, content: Any) -> No
 
 
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
-    whole = weights.Path(weights.__file__).parent / "models" / "nuclei_tiny_cp4.pt"
+    whole = Path(weights.__file__).parent / "models" / "nuclei_tiny_cp4.pt"
     (tmp_path / "half").write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
     with pytest.raises(SegmenterError, match="is not a Cellpose model file"):
         weights.inspect(tmp_path / "half")
