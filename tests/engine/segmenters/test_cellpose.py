@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from images import ImageOf
 from pydantic import TypeAdapter, ValidationError
 
 from cytopave.engine import samples
@@ -17,8 +18,7 @@ from cytopave.engine.segmenters import cellpose_weights as weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from conftest import ImageOf
+    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(
     weights.installed()[1] != 4, reason="the bundled network runs in Cellpose 4"
@@ -26,6 +26,11 @@ pytestmark = pytest.mark.skipif(
 
 TINY = Cellpose(model="nuclei-tiny", device="cpu", use_bfloat16=False)
 RANGE = ((0.0, 100.0),)
+
+
+@pytest.fixture
+def image_of(tmp_path: Path) -> ImageOf:
+    return ImageOf(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +137,7 @@ def test_channels_have_a_range_each(field: samples.Field, image_of: ImageOf) -> 
 
 
 def test_a_stack_is_segmented_in_three_dimensions(image_of: ImageOf) -> None:
-    pixels = samples.stack3d().image[8:10, 10:14, 10:15]
+    pixels = samples.stack3d().image[8:10, 10:18, 10:19]
     segmenter = TINY.model_copy(update={"do_3D": True, "min_size": 0, "cellprob_threshold": -9.0})
     segmenter = segmenter.resolve(image_of(pixels), channels=())
     model: Any = segmenter._built().model  # type: ignore[attr-defined]

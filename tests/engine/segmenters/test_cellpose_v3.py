@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from images import ImageOf
 
 from cytopave.engine import samples
 from cytopave.engine.errors import SegmenterError
@@ -14,9 +15,12 @@ from cytopave.engine.segmenters import cellpose_weights as weights
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import ImageOf
-
 pytestmark = pytest.mark.skipif(weights.installed()[1] != 3, reason="needs Cellpose 3")
+
+
+@pytest.fixture
+def image_of(tmp_path: Path) -> ImageOf:
+    return ImageOf(tmp_path)
 
 
 @pytest.fixture(scope="module")
