@@ -162,8 +162,7 @@ def _middle(field: Field, side: int) -> tuple[slice, ...]:
 def _scaled(image: np.ndarray) -> np.ndarray:
     low, high = np.percentile(image, (1, 99.8))
     share = (image.astype(np.float32) - low) / max(1.0, high - low)
-    scaled: np.ndarray = np.round(share.clip(0, 1) * 65535).astype(np.uint16)
-    return scaled
+    return np.asarray(np.round(share.clip(0, 1) * 65535), np.uint16)
 
 
 def _mnfinder(archive: zipfile.ZipFile, folder: str) -> Iterator[Field]:
