@@ -70,7 +70,8 @@ def test_a_tile_equals_cellpose_called_by_hand(field: samples.Field, image_of: I
     segmenter = TINY.model_copy(update={"diameter": 25.0, "flow_threshold": 0.6})
     segmenter = segmenter.resolve(image_of(field.image), channels=())
     low_high = np.percentile(field.image, (1, 99))
-    assert segmenter.intensity == (pytest.approx(tuple(low_high)),)
+    assert segmenter.intensity is not None
+    assert segmenter.intensity[0] == pytest.approx(tuple(low_high))
     model: Any = segmenter._built().model  # type: ignore[attr-defined]
     expected, *_ = model.eval(
         tile,
@@ -137,7 +138,7 @@ def test_channels_have_a_range_each(field: samples.Field, image_of: ImageOf) -> 
 
 
 def test_a_stack_is_segmented_in_three_dimensions(image_of: ImageOf) -> None:
-    pixels = samples.stack3d().image[8:10, 10:18, 10:19]
+    pixels = samples.stack3d().image[8:10, 10:16, 10:17]
     segmenter = TINY.model_copy(update={"do_3D": True, "min_size": 0, "cellprob_threshold": -9.0})
     segmenter = segmenter.resolve(image_of(pixels), channels=())
     model: Any = segmenter._built().model  # type: ignore[attr-defined]

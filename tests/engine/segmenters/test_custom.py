@@ -113,7 +113,7 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
 
 def test_arguments_must_be_json() -> None:
     with pytest.raises(ValidationError):
-        Custom(function="a:b", kwargs={"x": object()})  # type: ignore[dict-item]
+        Custom(function="a:b", kwargs={"x": object()})
 
 
 def test_an_edited_function_has_another_digest(write: Write) -> None:
