@@ -15,6 +15,7 @@ from cytopave.engine.errors import SegmenterError
 from cytopave.engine.score import average_precision
 from cytopave.engine.segmenters import Cellpose, Segmenter, cellpose_adapter
 from cytopave.engine.segmenters import cellpose_weights as weights
+from cytopave.engine.segmenters.cellpose_v4 import _encoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,28 @@ def field() -> samples.Field:
     """A held-out field of 512 x 512 pixels with 35 nuclei."""
     (one,) = (f for f in samples.nuclei_fields("held-out") if f.name.endswith("w1cDAPI_s43"))
     return one
+
+
+@pytest.fixture(scope="module")
+def random_network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A minute network of random weights: what it finds means nothing, but is found every time."""
+    from cellpose.vit import CPSAM
+
+    size = weights.Encoder(
+        depth=1,
+        embed_dim=16,
+        num_heads=1,
+        mlp_ratio=1,
+        out_chans=8,
+        window_size=0,
+        global_attn_indexes=(0,),
+    )
+    torch.manual_seed(0)
+    with _encoder_of(size):
+        net = CPSAM()
+    path = tmp_path_factory.mktemp("models") / "random"
+    torch.save({name: tensor.clone() for name, tensor in net.state_dict().items()}, path)
+    return path
 
 
 @pytest.fixture(autouse=True)
@@ -137,9 +160,10 @@ def test_channels_have_a_range_each(field: samples.Field, image_of: ImageOf) -> 
     assert segmenter.load()(pixels).shape == (128, 128)
 
 
-def test_a_stack_is_segmented_in_three_dimensions(image_of: ImageOf) -> None:
-    pixels = samples.stack3d().image[8:10, 10:16, 10:17]
-    segmenter = TINY.model_copy(update={"do_3D": True, "min_size": 0, "cellprob_threshold": -9.0})
+def test_a_stack_is_segmented_in_three_dimensions(image_of: ImageOf, random_network: Path) -> None:
+    pixels = samples.stack3d().image[8:14, 10:40, 10:41]
+    fields = {"do_3D": True, "min_size": 0, "cellprob_threshold": -9.0, "anisotropy": 2.0}
+    segmenter = TINY.model_copy(update={"model": str(random_network), **fields})
     segmenter = segmenter.resolve(image_of(pixels), channels=())
     model: Any = segmenter._built().model  # type: ignore[attr-defined]
     expected, *_ = model.eval(
@@ -148,6 +172,7 @@ def test_a_stack_is_segmented_in_three_dimensions(image_of: ImageOf) -> None:
         do_3D=True,
         min_size=0,
         cellprob_threshold=-9,
+        anisotropy=2,
         max_size_fraction=1,
         normalize={"normalize": True, "lowhigh": list(segmenter.intensity[0])},  # type: ignore[index]
     )
@@ -266,8 +291,6 @@ def test_a_process_builds_a_network_once_until_it_is_released(
 
 def test_another_thread_never_builds_the_small_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     from segment_anything import sam_model_registry as registry
-
-    from cytopave.engine.segmenters.cellpose_v4 import _encoder_of
 
     monkeypatch.setitem(registry, "vit_l", lambda checkpoint=None: "the original")
     original = registry["vit_l"]
