@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import logging
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -28,6 +25,8 @@ from pydantic import (
 from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters import cellpose_weights as weights
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
+from cytopave.engine.segmenters.intensities import intensity_ranges
+from cytopave.engine.segmenters.kept import Kept
 from cytopave.engine.segmenters.memory import (
     CPNET_PATCH_BYTES,
     Footprint,
@@ -38,8 +37,6 @@ from cytopave.engine.segmenters.memory import (
 if TYPE_CHECKING:
     from cytopave.engine.image import Image
     from cytopave.engine.segmenters.cellpose_common import Built, Evaluation
-
-logger = logging.getLogger(__name__)
 
 Percentile = Annotated[float, Field(ge=0, le=100)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -170,7 +167,7 @@ class Cellpose(SegmenterBase):
             raise SegmenterError(
                 "Cellpose 3 smooths flows alike along all axes: give one number as flow3D_smooth"
             )
-        intensity = self.intensity or _ranges(image, channels, self.percentiles)
+        intensity = self.intensity or intensity_ranges(image, channels, self.percentiles)
         if len(intensity) != max(1, len(channels)):
             raise SegmenterError(
                 f"intensity holds {len(intensity)} ranges and {max(1, len(channels))} channels are "
@@ -178,9 +175,9 @@ class Cellpose(SegmenterBase):
             )
         filled = {
             # a path is made absolute: workers start in other folders
-            "model": str(path) if Path(self.model).expanduser() == path else self.model,
+            "model": str(path) if Path(self.model).expanduser().absolute() == path else self.model,
             "intensity": intensity,
-            "niter": self.niter or int(200 / self._rescale(network)),
+            "niter": self.niter or max(1, int(200 / self._rescale(network))),
             "sha256": network.sha256,
             "network": network,
             "use_bfloat16": self.use_bfloat16 and network.generation == 4,
@@ -348,27 +345,8 @@ class Cellpose(SegmenterBase):
         )
 
 
-class _Kept:
-    """The network that a process used last: one at a time, since each may fill a GPU."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._key: object = None
-        self._network: Built | None = None
-
-    def get(self, key: object, build: Callable[[], Built]) -> Built:
-        with self._lock:
-            if self._network is None or key != self._key:
-                self._network = None  # before the next one is built beside it
-                self._network, self._key = build(), key
-            return self._network
-
-    def drop(self) -> None:
-        with self._lock:
-            self._network = None
-
-
-_networks = _Kept()
+_networks: Kept[Built] = Kept()
+"""One at a time: each may fill a GPU."""
 
 
 def _check_channels(selected: int, generation: weights.Generation) -> None:
@@ -378,27 +356,3 @@ def _check_channels(selected: int, generation: weights.Generation) -> None:
             f"Cellpose {generation} takes at most {most} channels and {selected} are selected: "
             "name those to segment with channels="
         )
-
-
-def _ranges(
-    image: Image, channels: tuple[int, ...], percentiles: tuple[float, float]
-) -> tuple[tuple[float, float], ...]:
-    """Intensity range of each channel, from the whole image."""
-    from cytopave.engine.intensity import histogram
-
-    ranges = []
-    for number, counts in enumerate(histogram(image, channels=channels)):
-        low, high = (float(counts.percentile(q)) for q in percentiles)
-        if high <= low:
-            low, high = float(counts.percentile(0)), float(counts.percentile(100))
-            logger.warning(
-                "Percentiles %g and %g of selected channel %d coincide; its range is taken from "
-                "minimum to maximum, %g to %g. Give intensity=((low, high),) to choose it.",
-                *percentiles,
-                number,
-                low,
-                high,
-            )
-        # a channel of one value has no range: it becomes all zero
-        ranges.append((low, high if high > low else low + 1.0))
-    return tuple(ranges)

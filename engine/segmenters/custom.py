@@ -8,8 +8,10 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
@@ -86,10 +88,11 @@ class Custom(SegmenterBase):
             SegmenterError: It cannot be imported on this worker, or from another file than planned.
         """
         function = self._import()
-        if self.source_sha256 is not None and _source_hash(function) != self.source_sha256:
+        if self.source_sha256 is not None and _imported_hash(function) != self.source_sha256:
             raise SegmenterError(
-                f"{self.function} on this worker is not the function that was planned with: its "
-                "file differs; install the same version on every worker"
+                f"{self.function} on this worker is not the function that was planned with: "
+                "install the same version on every worker, and restart workers that imported it "
+                "before it was edited"
             )
         return functools.partial(_call, function, self.kwargs)
 
@@ -169,10 +172,26 @@ def _listed(kwargs: dict[str, JsonValue]) -> str:
 
 def _source_hash(function: Callable[..., Any]) -> str | None:
     """SHA-256 of the file that defines a function, or None where no file does (a builtin)."""
+    file = getattr(_module_of(function), "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
+
+
+_hashes: weakref.WeakKeyDictionary[ModuleType, str | None] = weakref.WeakKeyDictionary()
+
+
+def _imported_hash(function: Callable[..., Any]) -> str | None:
+    """The same for the code that this process runs: a file edited later does not change it."""
+    module = _module_of(function)
+    if module is None:
+        return None
+    if module not in _hashes:
+        _hashes[module] = _source_hash(function)
+    return _hashes[module]
+
+
+def _module_of(function: Callable[..., Any]) -> ModuleType | None:
     plain = inspect.unwrap(function)
     while isinstance(plain, functools.partial):
         plain = inspect.unwrap(plain.func)
-    owner = plain if hasattr(plain, "__module__") else type(plain)
-    module = sys.modules.get(owner.__module__)
-    file = getattr(module, "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
+    owner = plain if isinstance(getattr(plain, "__module__", None), str) else type(plain)
+    return sys.modules.get(owner.__module__)

@@ -243,6 +243,16 @@ def test_resolving_fills_every_global_value_and_is_idempotent(image_of: ImageOf)
     assert segmenter.provenance()["network"]["cellpose"] == weights.installed()[0]
 
 
+def test_a_path_is_the_same_file_on_workers_in_other_folders(
+    image_of: ImageOf, random_network: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(random_network.parent)
+    segmenter = plane(image_of, model=random_network.name)
+    assert segmenter.model == str(random_network)
+    monkeypatch.undo()
+    assert segmenter.load()(np.zeros((20, 20), np.uint8)).shape == (20, 20)
+
+
 def test_an_open_segmenter_cannot_be_loaded() -> None:
     with pytest.raises(SegmenterError, match="resolve"):
         TINY.load()

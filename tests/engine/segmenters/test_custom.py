@@ -126,6 +126,15 @@ def test_an_edited_function_has_another_digest(write: Write) -> None:
         before.load()
 
 
+def test_a_worker_that_imported_before_the_edit_says_so(write: Write, tmp_path: Path) -> None:
+    write("labellers", SOURCE)
+    resolved("labellers:above").load()
+    (tmp_path / "labellers.py").write_text(SOURCE.replace("tile > value", "tile >= value"))
+    planned_elsewhere = resolved("labellers:above")
+    with pytest.raises(SegmenterError, match="restart workers"):
+        planned_elsewhere.load()
+
+
 def test_the_file_that_defines_the_function_counts(write: Write) -> None:
     write("labellers", SOURCE)
     write("front", "from labellers import above")
