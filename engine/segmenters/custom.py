@@ -11,7 +11,6 @@ import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
@@ -21,6 +20,8 @@ from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from cytopave.engine.image import Image
 
 
