@@ -38,6 +38,8 @@ class Report(BaseModel):
         table_path: URL of the table of cells, None where none was written.
         n_objects: Number of objects.
         n_joined: How many of them more than one tile saw.
+        n_suspects: How many hold two parts that one tile kept apart, joined because a neighbour
+            saw them meet outside: the first to look at for fused cells.
         n_tiles: Number of tiles.
         n_reused: Tiles that an earlier attempt had finished.
         digest: The run's digest.
@@ -52,6 +54,7 @@ class Report(BaseModel):
     table_path: str | None = None
     n_objects: int
     n_joined: int
+    n_suspects: int
     n_tiles: int
     n_reused: int
     digest: str

@@ -117,9 +117,8 @@ def segment_image(
     with occupied(plan.root, remove=not keep_scratch):
         path = plan.save()
         reused = _segment(plan, path, clock)
-        n_objects, n_joined = _merge(plan, path, clock)
-        counts = {"n_objects": n_objects, "n_joined": n_joined, "n_reused": reused}
-        report = _publish(plan, path, clock, counts)
+        counts = _merge(plan, path, clock)
+        report = _publish(plan, path, clock, {**counts, "n_reused": reused})
     show_report(report)
     get_run_logger().info("%d objects in %s", report.n_objects, report.labels_path)
     return report
@@ -164,8 +163,8 @@ def _segment(plan: Plan, path: str, clock: _Clock) -> int:
     return reused
 
 
-def _merge(plan: Plan, path: str, clock: _Clock) -> tuple[int, int]:
-    """Scan seams, resolve, write; returns the numbers of objects and of joined objects."""
+def _merge(plan: Plan, path: str, clock: _Clock) -> dict[str, int]:
+    """Scan seams, resolve, write; returns what the report counts."""
     tasks = 2 * slots()
     shared = {"plan_path": path, "tasks": tasks}
     with clock.stage("scan seams") as done:
@@ -173,13 +172,13 @@ def _merge(plan: Plan, path: str, clock: _Clock) -> tuple[int, int]:
         links = sum(_all(scan_seams, n, shared))
         done(tasks=n, units=links, unit="links")
     with clock.stage("resolve") as done:
-        n_objects, n_joined = resolve_labels.submit(path, tasks=tasks).result()
-        done(units=n_objects, unit="objects")
+        counts = resolve_labels.submit(path, tasks=tasks).result()
+        done(units=counts["n_objects"], unit="objects")
     with clock.stage("write") as done:
         n = len(write_groups(plan, tasks=tasks))
         pixels = sum(_all(write_labels, n, shared))
         done(tasks=n, units=pixels, unit="pixels")
-    return n_objects, n_joined
+    return counts
 
 
 def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:

@@ -36,16 +36,17 @@ def scan_seams(group: int, *, plan_path: str, tasks: int) -> int:
 
 
 @task(name="resolve_labels")
-def resolve_labels(plan_path: str, *, tasks: int) -> tuple[int, int]:
+def resolve_labels(plan_path: str, *, tasks: int) -> dict[str, int]:
     """Decide which views are one object, and make the empty label image.
 
     Returns:
-        Number of objects, and how many of them more than one tile saw.
+        The counts ``n_objects``, ``n_joined`` and ``n_suspects`` of the report.
     """
     plan = Plan.load(plan_path)
     result = stages.resolve_run(plan, scan_groups(plan, tasks=tasks))
     plan.target.create(result.final.dtype)
-    return result.n_objects, result.n_joined
+    names = ("n_objects", "n_joined", "n_suspects")
+    return {name: getattr(result, name) for name in names}
 
 
 @task(name="write_labels", task_run_name="write labels, group {group}")

@@ -49,6 +49,8 @@ class Resolution:
             tile's window).
         n_objects: Number of objects: the final ids are 1..n without gaps.
         n_joined: Number of objects that more than one tile had a part in.
+        n_suspects: Number of objects that hold two views which one tile kept apart: joined on a
+            neighbour's word, and the first to look at for cells that were fused.
     """
 
     offsets: np.ndarray
@@ -56,6 +58,7 @@ class Resolution:
     mode: np.ndarray
     n_objects: int
     n_joined: int
+    n_suspects: int
 
 
 def resolve(
@@ -277,7 +280,10 @@ def _number(
     final[chosen] = np.arange(1, n + 1, dtype=final.dtype)
     final[where] = final[leaders[0]][leaders[1]]
     joined = np.bincount(cluster)[group] > 1
-    return Resolution(offsets, final, mode, n, len(np.unique(group[joined])))
+    kept_apart = np.stack([group, border.tile[visible]])
+    (group_of, _), times = np.unique(kept_apart, axis=1, return_counts=True)
+    suspects = np.unique(group_of[times > 1])
+    return Resolution(offsets, final, mode, n, len(np.unique(group[joined])), len(suspects))
 
 
 def _leaders(

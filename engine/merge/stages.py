@@ -74,7 +74,7 @@ def load_resolution(folder: Path) -> Resolution:
     arrays: dict[str, Any] = {
         name: np.load(folder / "resolution" / f"{name}.npy", mmap_mode="r") for name in _RESOLUTION
     }
-    return Resolution(**arrays, n_objects=-1, n_joined=-1)
+    return Resolution(**arrays, n_objects=-1, n_joined=-1, n_suspects=-1)
 
 
 def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:

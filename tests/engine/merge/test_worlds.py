@@ -130,6 +130,39 @@ def test_merging_is_idempotent(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, worlds.dense(again))
 
 
+@pytest.mark.parametrize("side", [1, 3])
+@pytest.mark.parametrize("connectivity", [4, 8])
+def test_checkerboards(side: int, connectivity: int, tmp_path: Path) -> None:
+    board = worlds.checkerboard((70, 66), side).astype(np.uint8)
+    components = partial(cc3d.connected_components, connectivity=connectivity)
+    found = tiled(board, components, tmp_path, tile=(16, 20), halo=(2, 1))
+    np.testing.assert_array_equal(found, worlds.dense(components(board)))
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_objects_that_meet_at_the_corner_of_all_tiles(ndim: int, tmp_path: Path) -> None:
+    # One object an orthant, each touching the corner; and one that straddles it.
+    half = 24
+    corner = np.indices((2 * half,) * ndim) >= half
+    orthants = 1 + sum(c * 2**i for i, c in enumerate(corner))
+    distance = np.abs(np.indices((2 * half,) * ndim) - half + 0.5).max(0)
+    ball = np.where(distance < 5, 9, 0)
+    for truth in (orthants, ball, np.where(ball, ball, orthants)):
+        for halo in (1, 8):
+            root = tmp_path / f"{halo}{int(truth[0].max())}{int(truth.sum())}"
+            found = tiled(truth, worlds.perfect, root, tile=(half,) * ndim, halo=(halo,) * ndim)
+            np.testing.assert_array_equal(found, worlds.dense(truth))
+
+
+def test_an_object_joined_on_a_neighbours_word_is_a_suspect(tmp_path: Path) -> None:
+    # A fork: the left tile sees two prongs, the right one sees that they are one object.
+    image = np.zeros((40, 80), np.uint8)
+    image[10:14, 10:60] = image[24:28, 10:60] = image[10:28, 60:64] = 1
+    grid = Grid(image.shape, (40, 40), (8, 8))
+    labels, resolution = merge(grid, stage(grid, image, worlds.perfect, tmp_path))
+    assert (labels.max(), resolution.n_suspects, resolution.n_joined) == (1, 1, 1)
+
+
 def test_time_points_are_never_merged(tmp_path: Path) -> None:
     frame = worlds.disks((200, 200))
     grid = Grid((200, 200), (64, 64), (16, 16), times=3)
