@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import dask
@@ -106,26 +108,35 @@ class ClusterTaskRunner(DaskTaskRunner):
             return super().submit(*args, **kwargs)
 
     def _connect(self) -> PrefectDaskClient:
-        parameters = _flow_parameters()
-        cluster = resolve_cluster(parameters.get("cluster") or self.cluster)
-        workers = parameters.get("workers") or self.workers
-        if workers is not None:
-            cluster = cluster.model_copy(update={"workers": workers})
+        cluster, gpu = self._asked_for()
         check_no_default_client(cluster)
         _refuse_import_of_main()
-        # Work that uses no GPU gets a worker a core, also where there is a GPU.
-        gpu = getattr(parameters.get("segmenter"), "uses_gpu", True) and probe_gpu().visible
         enter = self._exit_stack.enter_context
         if cluster.address is None:
             enter(_quiet())
             enter(dask.config.set(_DASK))
-            address = enter(cluster.start(gpu=gpu)).scheduler_address
+            with _shielded():
+                started = cluster.start(gpu=gpu)
+            address = enter(started).scheduler_address
         else:
             address = cluster.address
         client: PrefectDaskClient = enter(_client(address))
         _wait_for_workers(client, cluster)
         _check_workers(client)
         return client
+
+    def _asked_for(self) -> tuple[Cluster, bool]:
+        """The cluster that the flow run's parameters name, and whether it may use GPUs here."""
+        context = FlowRunContext.get()
+        parameters = (context.parameters if context else None) or {}
+        cluster = resolve_cluster(parameters.get("cluster") or self.cluster)
+        if (workers := parameters.get("workers") or self.workers) is not None:
+            cluster = cluster.model_copy(update={"workers": workers})
+        gpu = probe_gpu().visible
+        if gpu and cluster.preset == "auto":
+            # Work that needs no GPU gets a worker a core instead of a worker a card.
+            gpu = getattr(parameters.get("segmenter"), "uses_gpu", True)
+        return cluster, gpu
 
 
 def slots() -> int:
@@ -205,7 +216,7 @@ def embedded_api(*, timeout_seconds: int = 120) -> str:
 
     server = SubprocessASGIServer()
     # Its telemetry would report a deployment that is none, and can lock a fresh database.
-    with temporary_settings({PREFECT_SERVER_ANALYTICS_ENABLED: False}):
+    with temporary_settings({PREFECT_SERVER_ANALYTICS_ENABLED: False}), _shielded():
         server.start(timeout=timeout_seconds)
     return server.api_url
 
@@ -222,11 +233,6 @@ def _same_api() -> Iterator[None]:
         return
     with temporary_settings({PREFECT_API_URL: embedded_api()}):
         yield
-
-
-def _flow_parameters() -> dict[str, Any]:
-    context = FlowRunContext.get()
-    return (context.parameters if context else None) or {}
 
 
 def _client(address: str) -> PrefectDaskClient:
@@ -298,6 +304,22 @@ def _look_around(url: str | None) -> _Sight:
         return _Sight(_process(), api=True)
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
         return _Sight(_process(), api=client.api_healthcheck() is None)
+
+
+@contextmanager
+def _shielded() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach.
+
+    A terminal sends it to all processes at once. Only this one shall act on it: it closes its
+    cluster and tells the API how the run ended, which takes both being alive. (A blocked signal
+    stays blocked in what is started meanwhile; here it is only delayed.)
+    """
+    resource_tracker.ensure_running()  # which it would do later, unblocking the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

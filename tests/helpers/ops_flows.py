@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 from prefect import flow, task
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.context import FlowRunContext
 
 from cytopave.blocks import Cluster
@@ -21,12 +23,33 @@ from cytopave.tasks.window import run_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from uuid import UUID
 
 
 def api_servers() -> list[int]:
     """Process ids of the temporary API servers below this process."""
     below = psutil.Process().children(recursive=True)
     return [p.pid for p in below if "prefect.server.api.server:create_app" in p.cmdline()]
+
+
+def task_states(flow_run_id: UUID | None, expected: int) -> list[str]:
+    """States of a flow run's tasks as the API knows them, once it has heard of all."""
+    assert flow_run_id is not None
+    of_run = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
+    deadline = time.monotonic() + 30
+    with get_client(sync_client=True) as client:
+        while True:  # task runs are recorded from events, a moment later
+            states = [run.state for run in client.read_task_runs(flow_run_filter=of_run)]
+            ended = sum(state is not None and state.is_final() for state in states)
+            if ended >= expected or time.monotonic() > deadline:
+                return [str(state.name) for state in states if state is not None]
+            time.sleep(0.1)
+
+
+def is_deaf_to_ctrl_c(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    blocked = int(status.partition("SigBlk:")[2].split()[0], base=16)
+    return bool(blocked & 1 << (signal.SIGINT - 1))
 
 
 @task
@@ -64,7 +87,13 @@ def where_flow(
 ) -> dict[str, Any]:
     check_no_default_client(cluster)
     pids = [future.result() for future in where.map(range(n))]
-    return {"pids": pids, "slots": slots(), "servers": api_servers()}
+    servers = api_servers()
+    return {
+        "pids": pids,
+        "slots": slots(),
+        "servers": servers,
+        "deaf_to_ctrl_c": all(is_deaf_to_ctrl_c(pid) for pid in {*pids, *servers}),
+    }
 
 
 @flow(task_runner=make_runner())
