@@ -117,7 +117,8 @@ class ClusterTaskRunner(DaskTaskRunner):
             enter(dask.config.set(_DASK))
             with _shielded():
                 started = cluster.start(gpu=gpu)
-            address = enter(started).scheduler_address
+            enter(_closing(started))
+            address = started.scheduler_address
         else:
             address = cluster.address
         client: PrefectDaskClient = enter(_client(address))
@@ -304,6 +305,18 @@ def _look_around(url: str | None) -> _Sight:
         return _Sight(_process(), api=True)
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
         return _Sight(_process(), api=client.api_healthcheck() is None)
+
+
+@contextmanager
+def _closing(cluster: Any) -> Iterator[None]:
+    """Close a cluster at the end; a run that is done does not fail of a worker slow to end."""
+    try:
+        yield
+    finally:
+        try:
+            cluster.close()
+        except TimeoutError:
+            _log.warning("The cluster's workers did not end in time and were killed")
 
 
 @contextmanager

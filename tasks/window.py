@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed import KilledWorker
 from prefect.client.orchestration import get_client
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.futures import PrefectWrappedFuture, as_completed
 from prefect.states import Crashed
 
@@ -86,12 +85,18 @@ def _outcome[Item, Result](item: Item, future: PrefectFuture[Result]) -> Outcome
 
 
 def _record_crash(future: PrefectFuture[Any], error: KilledWorker) -> None:
-    """Tell Prefect: a dead worker could not, and the run would stay 'Running' for ever."""
+    """Tell Prefect: a dead worker could not, and the run would stay 'Running' for ever.
+
+    A worker may die before it reported its task at all: then there is nothing to correct.
+    """
     state: State[Any] = Crashed(
         message=f"Its worker died, {error.allowed_failures + 1} times in a row."
     )
-    with suppress(ObjectNotFound), get_client(sync_client=True) as client:
-        client.set_task_run_state(future.task_run_id, state, force=True)
+    try:
+        with get_client(sync_client=True) as client:
+            client.set_task_run_state(future.task_run_id, state, force=True)
+    except (ObjectNotFound, PrefectHTTPStatusError):
+        _log.warning("Prefect does not know task run %s, whose worker died", future.task_run_id)
 
 
 def _dask(future: PrefectFuture[Any]) -> Any:

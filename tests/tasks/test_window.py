@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import ops_flows
@@ -31,8 +32,10 @@ def test_failures_and_deaths_are_outcomes(tmp_path: Path) -> None:
     assert most_kept <= 2
     # A task that kills its worker gets one more; nobody else's work is repeated or blamed.
     assert executions(tmp_path) == dict.fromkeys(items, 1) | {"kill": 2}
-    states = ops_flows.task_states(state.state_details.flow_run_id, 10)
-    assert sorted(states) == ["Completed"] * 8 + ["Crashed", "Failed"]
+    # The API has either heard that the worker died, or never of the task: none runs for ever.
+    states = Counter(ops_flows.task_states(state.state_details.flow_run_id, 9))
+    assert states.pop("Crashed", 0) <= 1
+    assert states == {"Completed": 8, "Failed": 1}
 
 
 def test_a_consumer_may_stop(tmp_path: Path, dask_address: str) -> None:
