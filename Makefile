@@ -5,7 +5,7 @@ UV_VERSION := 0.13.9
 RUN := .venv/bin/
 # One file an environment; DEV is the one that .venv holds.
 DEV := requirements/dev.txt
-SOURCES := $(wildcard flows tasks engine engine/* blocks deployments)
+SOURCES := $(wildcard flows tasks engine engine/* blocks deployments deployments/*)
 
 .PHONY: install demo test test-fast lint types locks package clean
 

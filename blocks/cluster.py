@@ -117,7 +117,7 @@ class Cluster(Block):
                 "here: use 'cpu', or the address of a scheduler whose workers have GPUs"
             )
         if self.preset == "cpu" or not gpu:
-            options = {"n_workers": _cpu_workers(), "processes": True} | options
+            options = {"n_workers": cpu_workers(), "processes": True} | options
             return "distributed.LocalCluster", options | self.cluster_kwargs
         options |= _GPU_OPTIONS[self.preset]
         return "dask_cuda.LocalCUDACluster", options | self.cluster_kwargs
@@ -242,7 +242,7 @@ def _check_processes(options: dict[str, Any], *, own: bool) -> None:
             raise ValueError(f"set the field {field} of the cluster, not cluster_kwargs[{name!r}]")
 
 
-def _cpu_workers() -> int:
+def cpu_workers() -> int:
     """One a core that this process may use (affinity and cgroups counted), if memory allows."""
     from dask.system import CPU_COUNT
     from distributed.system import MEMORY_LIMIT

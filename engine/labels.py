@@ -303,6 +303,11 @@ def open_labels(
     return LabelImage(attributes, tuple((group / d.path).array() for d in datasets))
 
 
+def beside(array_url: str) -> str:
+    """The store beside a plain zarr array that gets its labels: ``scan.labels.zarr``."""
+    return f"{array_url.removesuffix('.zarr')}.labels.zarr"
+
+
 def label_target(
     image: Image,
     *,
@@ -330,8 +335,8 @@ def label_target(
         OutputError: The name is taken or cannot be used, or nothing can be written there.
     """
     _check_name(name)
-    beside = f"{image.url.removesuffix('.zarr')}.labels.zarr"
-    url = absolute(output) if output else (image.url if image.version else beside)
+    own = image.url if image.version else beside(image.url)
+    url = absolute(output) if output else own
     store = Folder(url, {} if Folder(url).local else image.storage_options)
     version: Any = image.version or ("0.5" if image.zarr_format == 3 else "0.4")
     _check_store(store, image.zarr_format)

@@ -165,22 +165,47 @@ def label_attributes(
         datasets: Its levels, finest first.
         source: Path of the segmented image relative to the group; None if it lies elsewhere.
     """
-    kinds = {"t": "time", "z": "space", "y": "space", "x": "space"}
-    multiscale = {
-        "name": name,
-        "axes": [_axis(a, kinds[a], unit) for a, unit in zip(axes, units, strict=True)],
-        "datasets": [
-            {"path": d.path, "coordinateTransformations": _transformations(d)} for d in datasets
-        ],
-        "type": "nearest",
-    }
     content = {
-        "multiscales": [multiscale],
+        "multiscales": [_multiscale(name, axes, units, datasets, "nearest")],
         "image-label": {"source": {"image": source}} if source else {},
     }
     model = (v05 if version == "0.5" else v04).LabelImage.model_validate(content)
     attributes = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {"ome": attributes} if version == "0.5" else attributes
+
+
+def image_attributes(
+    *, name: str, axes: str, units: Sequence[str | None], datasets: Sequence[Dataset]
+) -> dict[str, Any]:
+    """Attributes of an OME-Zarr 0.5 image's group, built and checked by the models of yaozarrs.
+
+    Args:
+        name: Name of the image.
+        axes: Letters of its axes, a subset of ``tczyx`` in that order.
+        units: Unit of each axis, or None.
+        datasets: Its levels, finest first; each the mean of the one before.
+    """
+    content = {"multiscales": [_multiscale(name, axes, units, datasets, "mean")]}
+    model = v05.Image.model_validate(content)
+    return {"ome": model.model_dump(mode="json", by_alias=True, exclude_none=True)}
+
+
+def _multiscale(
+    name: str,
+    axes: str,
+    units: Sequence[str | None],
+    datasets: Sequence[Dataset],
+    method: str,
+) -> dict[str, Any]:
+    kinds = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
+    return {
+        "name": name,
+        "axes": [_axis(a, kinds[a], unit) for a, unit in zip(axes, units, strict=True)],
+        "datasets": [
+            {"path": d.path, "coordinateTransformations": _transformations(d)} for d in datasets
+        ],
+        "type": method,
+    }
 
 
 def validate_labels(folder: Folder) -> None:

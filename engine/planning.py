@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cytopave.engine.budget import host_budget
 from cytopave.engine.errors import OutputError, PlanError
 from cytopave.engine.image import open_image
 from cytopave.engine.labels import label_target
@@ -20,6 +20,7 @@ from cytopave.engine.tiling import Grid
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cytopave.engine.budget import Budget
     from cytopave.engine.image import Image
     from cytopave.engine.merge import Merge
     from cytopave.engine.segmenters import Segmenter
@@ -28,15 +29,6 @@ if TYPE_CHECKING:
 _HALO_UNKNOWN = 64
 _SIDES = (4096, 2048, 1024, 512, 256, 128, 64)
 _GIB = 2**30
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Memory that one worker may give to a tile, in bytes, and where that figure comes from."""
-
-    size: int
-    source: str
-    on_gpu: bool
 
 
 def make_plan(
@@ -84,6 +76,25 @@ def make_plan(
         memory=Memory(need=need, budget=budget.size, source=budget.source),
         root=scratch_root(target.url, scratch) / digest[:16],
     )
+
+
+def draft_plan(image: str, *, workers: int, batch_seconds: float = 20.0, **request: Any) -> Plan:
+    """The plan as far as it can be made before there are workers; leaves nothing behind.
+
+    Its use is to refuse at once what cannot work. What it found out about the whole image is in
+    its segmenter, and need not be found out again.
+
+    Args:
+        image: As for `make_plan`, like the ``request``.
+        workers: How many workers there will be at least; they share this host's memory.
+        batch_seconds: Work of one task.
+        request: The other arguments of `make_plan`, except for the budget.
+
+    Raises:
+        UserError: The image, the request, the segmenter or the output is not usable.
+    """
+    budget = host_budget(workers)
+    return make_plan(image, budget=budget, workers=workers, batch_seconds=batch_seconds, **request)
 
 
 def plan_grid(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from cytopave.engine.seams import AxisSeams
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Stage(BaseModel):
@@ -64,5 +67,45 @@ class Report(BaseModel):
     def provenance(self, plan_facts: dict[str, Any]) -> dict[str, Any]:
         """What the label image's attributes keep of the run."""
         kept = self.model_dump(mode="json", exclude={"labels_path", "table_path", "stages"})
-        stages = [{"name": s.name, "seconds": round(s.seconds, 3)} for s in self.stages]
+        stages = [
+            {**s.model_dump(exclude_defaults=True), "seconds": round(s.seconds, 3)}
+            for s in self.stages
+        ]
         return {**plan_facts, **kept, "stages": stages}
+
+    @classmethod
+    def from_provenance(cls, provenance: Mapping[str, Any], labels_path: str) -> Report:
+        """The report again, from what the label image's attributes keep of it.
+
+        Raises:
+            ValidationError: These are not attributes that ``provenance`` made.
+        """
+        kept = {k: v for k, v in provenance.items() if k in cls.model_fields}
+        return cls.model_validate({**kept, "labels_path": labels_path})
+
+    def stage_rows(self) -> list[dict[str, Any]]:
+        """The stages with their throughput, as a table for people."""
+        return [
+            {
+                "stage": s.name,
+                "seconds": round(s.seconds, 2),
+                "tasks": s.tasks,
+                "done": f"{s.units} {s.unit}" if s.unit else "",
+                "per second": round(s.units / s.seconds, 2) if s.unit and s.seconds else "",
+            }
+            for s in self.stages
+        ]
+
+    def seam_rows(self) -> list[dict[str, Any]]:
+        """The seams beside the control lines, as a table for people."""
+        return [
+            {
+                "axis": a.axis,
+                "objects at seams": a.seams.met,
+                "end there": a.seams.cut,
+                "objects at control lines": a.control.met,
+                "end there (control)": a.control.cut,
+                "cut by tiles": round(a.excess, 1),
+            }
+            for a in self.seams
+        ]

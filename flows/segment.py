@@ -13,9 +13,10 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from cytopave.blocks.cluster import resolve_cluster
+from cytopave.engine.budget import gpu_budget, host_budget
 from cytopave.engine.errors import LabelError, TileError
 from cytopave.engine.merge import Merge
-from cytopave.engine.planning import make_plan
+from cytopave.engine.planning import draft_plan
 from cytopave.engine.report import Report, Stage
 from cytopave.engine.scratch import claimed, occupied
 from cytopave.engine.segmenters import Cellpose, Segmenter
@@ -30,7 +31,7 @@ from cytopave.tasks.merge import (
     write_labels,
 )
 from cytopave.tasks.plan import plan_tiles
-from cytopave.tasks.probe import gpu_budget, host_budget, probe_workers
+from cytopave.tasks.probe import probe_workers
 from cytopave.tasks.progress import progress
 from cytopave.tasks.publish import count_seams, publish_labels
 from cytopave.tasks.report import show_failures, show_plan, show_report
@@ -113,7 +114,8 @@ def segment_image(
         "scratch": Path(scratch) if scratch else settings.scratch,
     }
     with clock.stage("plan") as done:
-        plan = _plan(image, request, cluster, gpu_memory_gb or settings.gpu_memory_gb)
+        at_least = _local_workers(cluster, workers)
+        plan = _plan(image, request, at_least, gpu_memory_gb or settings.gpu_memory_gb)
         done(units=len(plan.grid), unit="tiles")
     show_plan(plan)
     with occupied(plan.root, remove=not keep_scratch), claimed(plan.root, plan.target.published):
@@ -126,10 +128,16 @@ def segment_image(
     return report
 
 
-def _plan(image: str, request: dict[str, Any], cluster: str, assumed_gb: float | None) -> Plan:
+def _local_workers(cluster: str, workers: int | None) -> int:
+    """How many workers will share this host's memory at least; those elsewhere do not."""
+    spec = resolve_cluster(cluster)
+    elsewhere = spec.address is not None or spec.cluster_class is not None
+    return 1 if elsewhere else workers or spec.workers or 1
+
+
+def _plan(image: str, request: dict[str, Any], at_least: int, assumed_gb: float | None) -> Plan:
     """Refuse bad requests before any worker starts; then plan for the workers that came."""
-    guess = resolve_cluster(cluster).workers or 1
-    draft = make_plan(image, budget=host_budget(guess), workers=guess, **request)
+    draft = draft_plan(image, workers=at_least, **request)
     # What was found out about the whole image need not be found out again.
     request = {**request, "segmenter": draft.segmenter}
     workers = slots()

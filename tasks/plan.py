@@ -6,8 +6,9 @@ from typing import Any
 
 from prefect import task
 
+from cytopave.engine.budget import Budget
 from cytopave.engine.plan import Plan
-from cytopave.engine.planning import Budget, make_plan
+from cytopave.engine.planning import make_plan
 
 
 @task(name="plan_tiles", persist_result=False)

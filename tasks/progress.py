@@ -1,7 +1,8 @@
-"""Progress of long work: a bar on a terminal, an artifact in Prefect's UI."""
+"""Progress of long work: a bar on a terminal, else lines in the log; an artifact in the UI."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from contextlib import contextmanager
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 # An update is a request to the API; more often than this nobody looks.
 _SECONDS_BETWEEN_UPDATES = 2.0
+_SECONDS_BETWEEN_LINES = 10.0
+_STEPS = 20  # lines for long work, at most
+
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -36,18 +41,37 @@ def progress(description: str, total: int, *, key: str) -> Iterator[Callable[[in
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    console = Console(stderr=True)
+    terminal = sys.stderr.isatty()
     done, shown = 0, time.monotonic()
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
+    lines = _Lines(description, total) if not terminal else None
+    with Progress(*columns, console=Console(stderr=True), disable=not terminal) as bar:
         row = bar.add_task(description, total=total)
 
         def advance(parts: int) -> None:
             nonlocal done, shown
             done += parts
             bar.advance(row, parts)
+            if lines:
+                lines.show(done)
             now = time.monotonic()
             if done >= total or now - shown >= _SECONDS_BETWEEN_UPDATES:
                 shown = now
                 update_progress_artifact(artifact_id=artifact, progress=100.0 * done / total)
 
         yield advance
+
+
+class _Lines:
+    """A few lines in the log: one at the end, and before it one now and then."""
+
+    def __init__(self, description: str, total: int) -> None:
+        self._description, self._total = description, total
+        self._done, self._at = 0, time.monotonic()
+
+    def show(self, done: int) -> None:
+        now = time.monotonic()
+        due = now - self._at >= _SECONDS_BETWEEN_LINES
+        if done < self._total and not (due and (done - self._done) * _STEPS >= self._total):
+            return
+        _log.info("%s: %d of %d", self._description, done, self._total)
+        self._done, self._at = done, now

@@ -39,26 +39,7 @@ def show_failures(failures: dict[int, str], plan: Plan) -> None:
 
 def show_report(report: Report) -> None:
     """Stages with their throughput, and the seams beside the control lines."""
-    stages = [
-        {
-            "stage": s.name,
-            "seconds": round(s.seconds, 2),
-            "tasks": s.tasks,
-            "done": f"{s.units} {s.unit}".strip() if s.unit else "",
-            "per second": round(s.units / s.seconds, 2) if s.unit and s.seconds else "",
-        }
-        for s in report.stages
-    ]
-    create_table_artifact(stages, key="stages", description=f"{report.n_objects} objects")
-    seams = [
-        {
-            "axis": a.axis,
-            "objects at seams": a.seams.met,
-            "end there": a.seams.cut,
-            "objects at control lines": a.control.met,
-            "end there (control)": a.control.cut,
-            "cut by tiles": round(a.excess, 1),
-        }
-        for a in report.seams
-    ]
-    create_table_artifact(seams, key="seams", description="Objects cut at seams")
+    create_table_artifact(
+        report.stage_rows(), key="stages", description=f"{report.n_objects} objects"
+    )
+    create_table_artifact(report.seam_rows(), key="seams", description="Objects cut at seams")

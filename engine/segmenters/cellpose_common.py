@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -55,6 +56,8 @@ def import_models() -> Any:
     Raises:
         MissingExtraError: Cellpose, or something that it needs, is not installed.
     """
+    # A remark of torch on how Cellpose calls it, once a process; nothing that a user can change.
+    warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
     with _quiet("cellpose.vit", "cellpose.models"):  # about DINOv3, which few have and need
         try:
             from cellpose import models

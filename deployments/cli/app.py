@@ -1,0 +1,82 @@
+"""The program: its commands, and how each way to end becomes a line and an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, Parameter
+
+from cytopave.deployments.cli.console import say
+from cytopave.deployments.cli.demo import demo
+from cytopave.deployments.cli.environment import listen
+from cytopave.deployments.cli.plan import plan
+from cytopave.deployments.cli.probe import probe
+from cytopave.deployments.cli.report import report
+from cytopave.deployments.cli.segment import segment
+from cytopave.engine.errors import CytopaveError, UserError
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("cytopave")
+
+
+app = App(
+    name="cytopave",
+    help="Segment images too large for any GPU, tile by tile, into one label image.",
+    version=_version,
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
+)
+for _command in (probe, plan, segment, report, demo):
+    app.command(_command)
+
+
+def main() -> None:
+    """Run the program and exit: 0 done, 2 the user's error, 130 interrupted, 1 anything else."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(tokens: Sequence[str]) -> int:
+    """Run a command line.
+
+    Returns:
+        The exit status.
+    """
+    verbose = "--verbose" in tokens
+    # Functions of the folder that the user is in can be named; worker processes take this over.
+    # Last, so that a file in it does not stand in for a module that others import.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        listen(verbose=verbose)
+        app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        return _end(USAGE, error, verbose=False)
+    except UserError as error:
+        return _end(USAGE, error, verbose=verbose)
+    except CytopaveError as error:
+        return _end(FAILED, error, verbose=verbose)
+    except KeyboardInterrupt:
+        say("interrupted: finished tiles are kept, and the same command resumes")
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:  # noqa: BLE001  the last one to know
+        return _end(FAILED, error, verbose=True)
+    return OK
+
+
+def _end(status: int, error: Exception, *, verbose: bool) -> int:
+    if verbose:
+        traceback.print_exception(error)
+    else:
+        say(f"error: {error}")
+    return status

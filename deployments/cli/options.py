@@ -1,0 +1,141 @@
+"""The options that commands share, and the flow parameters that they mean."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from cytopave.engine.errors import ImageError, PlanError
+
+if TYPE_CHECKING:
+    from cytopave.engine.tiling import Tiling
+
+
+Flag = Annotated[bool, Parameter(show_default=False)]
+"""An option without a value."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """Options of every command."""
+
+    json: Flag = False
+    """Print the result as one JSON document, and nothing else, on stdout."""
+    verbose: Flag = False
+    """Let Prefect and the workers write to the terminal, and show where errors come from."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to segment, how, and where the labels go: options of ``plan`` and ``segment``."""
+
+    name: str = "cells"
+    """Name of the label image."""
+    segmenter: Literal["cellpose", "threshold", "stardist", "custom"] | None = None
+    """Method; 'custom' where a function is given, else 'cellpose'."""
+    function: str | None = None
+    """Your own function, package.module:name; modules of this folder can be named."""
+    model: str | None = None
+    """Cellpose's model: a name, a file, or 'nuclei-tiny' (for demos and tests only)."""
+    diameter: float | None = None
+    """Typical diameter of an object in pixels."""
+    set: Annotated[tuple[str, ...], Parameter(name="--set", show_default=False)] = ()
+    """Any other option of the method as key=value, the value as JSON or text; repeatable."""
+    tile: str = "auto"
+    """Core of a tile in pixels: 2048,2048 or 16,512,512, or one number for Y and X alike."""
+    halo: str = "auto"
+    """Pixels a tile sees beyond its core: 64 or 8,64,64; auto: one and a half diameters, or 64."""
+    merge: Literal["iou", "touch"] = "iou"
+    """When labels of neighbouring tiles are one object: where they agree, or where they touch."""
+    level: int = 0
+    """Level of the image's pyramid; 0 is the finest."""
+    axes: str | None = None
+    """Axes of a plain zarr array, such as zyx."""
+    channels: str | None = None
+    """Channels by number or name, such as 0,1 or DAPI (or a JSON list); all where not given."""
+    output: str | None = None
+    """Store that gets labels/NAME; the image's own where not given."""
+    overwrite: Flag = False
+    """Replace a label image of that name."""
+    workers: int | None = None
+    """Number of workers; one a GPU, or one a CPU core, where not given."""
+    cluster: str = "auto"
+    """auto, cpu, nvlink, capacity, a scheduler's address (tcp://...), or a saved block's name."""
+    scratch: str | None = None
+    """Folder for tile files that all workers share; beside the labels where not given."""
+    gpu_memory_gb: float | None = None
+    """GiB of the workers' GPUs, where they cannot be seen from here."""
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of ``make_plan`` that these options mean, except for the budget.
+
+        Raises:
+            UserError: An option has a value that it cannot have.
+        """
+        from cytopave.deployments.cli.methods import build_segmenter
+        from cytopave.engine.merge import Merge
+        from cytopave.engine.settings import load_settings
+
+        scratch = Path(self.scratch) if self.scratch else load_settings().scratch
+        self._check_positive()
+        return {
+            "segmenter": build_segmenter(self),
+            "tiling": self._tiling(),
+            "merge": Merge(rule=self.merge),
+            "name": self.name,
+            "output": self.output,
+            "overwrite": self.overwrite,
+            "level": self.level,
+            "axes": self.axes,
+            "channels": self._channels(),
+            "scratch": scratch,
+        }
+
+    def _check_positive(self) -> None:
+        for name in ("workers", "gpu_memory_gb", "diameter"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                option = name.replace("_", "-")
+                raise PlanError(f"--{option} {value} must be larger than 0")
+
+    def _tiling(self) -> Tiling:
+        from cytopave.engine.tiling import Tiling
+
+        tile = _lengths(self.tile, "--tile", least=1)
+        halo = _lengths(self.halo, "--halo", least=0)
+        if isinstance(tile, tuple) and len(tile) == 1:
+            tile *= 2
+        if isinstance(halo, tuple) and len(halo) == 1:
+            return Tiling(tile=tile, halo=halo[0])
+        return Tiling(tile=tile, halo=halo)
+
+    def _channels(self) -> list[int | str] | None:
+        if self.channels is None:
+            return None
+        if not self.channels.startswith("["):
+            return [part.strip() for part in self.channels.split(",")]
+        try:
+            return list(json.loads(self.channels))
+        except ValueError as error:
+            raise ImageError(f"--channels {self.channels} is not a JSON list: {error}") from None
+
+
+def _lengths(text: str, option: str, *, least: int) -> tuple[int, ...] | Literal["auto"]:
+    if text.strip() == "auto":
+        return "auto"
+    try:
+        lengths = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        lengths = ()
+    if not lengths or len(lengths) > 3 or min(lengths) < least:
+        raise PlanError(
+            f"{option} {text} is not understood: give 'auto', or one to three whole numbers of "
+            f"pixels from {least} on, separated by commas, such as {option} 64,64"
+        )
+    return lengths

@@ -1,0 +1,149 @@
+"""``cytopave plan``: what a run would do, and whether it fits; nothing is computed or left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cytopave.deployments.cli.console import GIB, write_facts, write_json
+from cytopave.deployments.cli.environment import prepare_prefect
+from cytopave.deployments.cli.options import Common, Request
+
+if TYPE_CHECKING:
+    from cytopave.engine.plan import Plan
+
+_MOST_COUNTED = 50_000  # tiles; counting takes about a millisecond each
+
+
+def plan(image: str, /, *, request: Request = Request(), common: Common = Common()) -> None:  # noqa: B008
+    """Show the tiles, the memory and the reads of a run, without running it.
+
+    Args:
+        image: OME-Zarr image or zarr array: a path or URL.
+        request: What ``segment`` would be given.
+        common: Options of every command.
+    """
+    prepare_prefect(verbose=common.verbose)
+    made, workers = _final_plan(image, request)
+    facts = plan_facts(made, workers=workers)
+    if common.json:
+        write_json(facts)
+        return
+    write_facts(_lines(facts))
+
+
+def _final_plan(image: str, request: Request) -> tuple[Plan, int]:
+    from cytopave.engine.budget import local_budget
+    from cytopave.engine.planning import draft_plan, make_plan
+    from cytopave.engine.settings import load_settings
+
+    settings = load_settings()
+    parameters = request.parameters()
+    draft = draft_plan(image, workers=request.workers or 1, **parameters)
+    workers = request.workers or _default_workers(request.cluster, gpu=draft.segmenter.uses_gpu)
+    budget = local_budget(
+        draft.segmenter,
+        workers=workers,
+        assumed_gb=request.gpu_memory_gb or settings.gpu_memory_gb,
+    )
+    parameters["segmenter"] = draft.segmenter
+    made = make_plan(
+        image, budget=budget, workers=workers, batch_seconds=settings.batch_seconds, **parameters
+    )
+    return made, workers
+
+
+def _default_workers(cluster: str, *, gpu: bool) -> int:
+    """As many as the cluster would start; 1 where that is not known beforehand."""
+    from cytopave.blocks.cluster import resolve_cluster
+    from cytopave.engine.vram import probe_gpu
+
+    spec = resolve_cluster(cluster)
+    if spec.address is not None:
+        return spec.workers or 1
+    _, options = spec.recipe(gpu=gpu and probe_gpu().visible)
+    return int(options.get("n_workers", 1))
+
+
+def plan_facts(made: Plan, *, workers: int) -> dict[str, Any]:
+    """What the plan says, as JSON values; sizes in bytes."""
+    grid, image = made.grid, made.image
+    return {
+        "image": image.url,
+        "level": image.level,
+        "axes": image.axes,
+        "shape": list(image.shape),
+        "dtype": image.dtype,
+        "channels": [image.channels[i] for i in made.channels],
+        "labels": str(made.target.published),
+        "digest": made.digest,
+        "segmenter": made.segmenter.provenance(),
+        "tiles": len(grid),
+        "grid": list(grid.counts),
+        "times": grid.times,
+        "tile": list(grid.tile),
+        "halo": list(grid.halo),
+        "finished_tiles": len(made.scratch.finished()),
+        "batches": len(made.batches),
+        "tiles_per_batch": max(map(len, made.batches)),
+        "workers": workers,
+        "memory": {
+            "need": made.memory.need,
+            "budget": made.memory.budget,
+            "source": made.memory.source,
+        },
+        "scratch": {"folder": str(made.root), "at_most": _scratch_bytes(made)},
+        "chunks": _chunks(made),
+    }
+
+
+def _scratch_bytes(made: Plan) -> int:
+    """Size of all tile files before compression, were all tiles as large as an inner one."""
+    from cytopave.engine.scratch import shared_zone
+
+    grid = made.grid
+    inner = grid[grid.index(0, tuple(min(1, n - 1) for n in grid.counts))]
+    zones = (shared_zone(grid, inner, step) for step, _ in grid.neighbours(inner))
+    return 4 * len(grid) * (inner.core.size + sum(z.size for z in zones if z))
+
+
+def _chunks(made: Plan) -> dict[str, int] | None:
+    from cytopave.engine.reading import chunk_reads
+
+    if len(made.grid) > _MOST_COUNTED:
+        return None
+    batches = ([made.grid[i] for i in batch] for batch in made.batches)
+    decodes, chunks = chunk_reads(made.image, batches, channels=made.channels)
+    return {"chunks": chunks, "decodes": decodes}
+
+
+def _lines(facts: dict[str, Any]) -> dict[str, object]:
+    """The same for people."""
+    memory, scratch, chunks = facts["memory"], facts["scratch"], facts["chunks"]
+    times = f", {facts['times']} time points" if facts["times"] > 1 else ""
+    method = {k: v for k, v in facts["segmenter"].items() if k not in ("network", "digest")}
+    finished = facts["finished_tiles"]
+    return {
+        "image": f"{facts['image']}, level {facts['level']}, {facts['axes']} {_by(facts['shape'])} "
+        f"{facts['dtype']}",
+        **({"channels": ", ".join(facts["channels"])} if facts["channels"] else {}),
+        "segmenter": ", ".join(f"{k}={v}" for k, v in method.items()),
+        "labels": facts["labels"],
+        "tiles": f"{facts['tiles']} ({_by(facts['grid'])}{times}) of {_by(facts['tile'])} pixels, "
+        f"halo {_by(facts['halo'])}" + (f"; {finished} are finished" if finished else ""),
+        "batches": f"{facts['batches']} of up to {facts['tiles_per_batch']} tiles, "
+        f"for {facts['workers']} workers",
+        "memory": f"{_size(memory['need'])} a tile, of {_size(memory['budget'])} "
+        f"({memory['source']})",
+        "scratch": f"at most {_size(scratch['at_most'])} before compression in {scratch['folder']}",
+        "reads": f"{chunks['decodes']} chunk decodes for {chunks['chunks']} chunks"
+        if chunks
+        else "not counted for so many tiles",
+    }
+
+
+def _by(lengths: list[int]) -> str:
+    return " x ".join(map(str, lengths))
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB // 10 else f"{size / 2**20:.1f} MiB"
