@@ -128,7 +128,7 @@ def window_flow(
             most_at_once = max(most_at_once, taken - len(outcomes))
             yield item
 
-    for item, result, error in run_window(act, feed(), window=window, folder=folder):
+    for item, result, error in run_window(lambda _: act, feed(), window=window, folder=folder):
         outcomes[item] = (result, describe(error))
         most_kept = max(most_kept, kept_futures())
         if len(outcomes) == stop_after:
@@ -154,5 +154,5 @@ def retry_flow(
     folder: Path, cluster: str = "cpu", workers: int = 2
 ) -> dict[str, tuple[int | None, str | None]]:
     patient = retrying(exhaust, Settings(retries=3, backoff_seconds=0.2))
-    outcomes = run_window(patient, ["oom", "host"], window=2, folder=folder)
+    outcomes = run_window(lambda _: patient, ["oom", "host"], window=2, folder=folder)
     return {item: (result, describe(error)) for item, result, error in outcomes}

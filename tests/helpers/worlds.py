@@ -27,7 +27,7 @@ def _seeds(
     axes = [np.arange(pitch / 2, n, pitch) for n in shape]
     points = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(shape))
     points = points + rng.uniform(-jitter * pitch, jitter * pitch, points.shape)
-    return np.clip(points, 0, np.array(shape) - 1)
+    return np.asarray(np.clip(points, 0, np.array(shape) - 1))
 
 
 def confluent(shape: tuple[int, ...], pitch: int = 40, gap: int = 0, seed: int = 0) -> Labels:
@@ -139,9 +139,10 @@ def without_crumbs(labels: Labels, least: int = 40) -> Labels:
 
 def connected(labels: Labels) -> Labels:
     """Each face-connected part as an object of its own: what a segmenter can know."""
-    return cc3d.connected_components(
+    parts = cc3d.connected_components(
         labels.astype(np.uint32), connectivity=4 if labels.ndim == 2 else 6
-    ).astype(np.uint32)
+    )
+    return np.asarray(parts, np.uint32)
 
 
 # ------------------------------------------------------ functions of a tile
