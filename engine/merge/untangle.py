@@ -31,15 +31,25 @@ def untangle(border: Border, members: np.ndarray, rows: np.ndarray) -> list[list
     pending = [(members.tolist(), rows.tolist())]
     while pending:
         views, links = pending.pop()
-        for group in _constrained(border, views, links):
-            kept = _accounted(border, group, links)
+        groups = _constrained(border, views, links)
+        for group, own in zip(groups, _inside(border, groups, links), strict=True):
+            kept = _accounted(border, group, own)
             done.append(kept)
             left = sorted(set(group) - set(kept))
             if left:
-                inside = set(left)
-                ends = ((int(border.a[r]), int(border.b[r]), r) for r in links)
-                pending.append((left, [r for x, y, r in ends if x in inside and y in inside]))
+                pending.append((left, _inside(border, [left], own)[0]))
     return done
+
+
+def _inside(border: Border, groups: list[list[int]], links: list[int]) -> list[list[int]]:
+    """The links of each group: those whose two ends are both in it."""
+    group_of = {v: i for i, group in enumerate(groups) for v in group}
+    inside: list[list[int]] = [[] for _ in groups]
+    for row in links:
+        i = group_of.get(int(border.a[row]))
+        if i is not None and i == group_of.get(int(border.b[row])):
+            inside[i].append(row)
+    return inside
 
 
 @dataclass(frozen=True)
@@ -93,9 +103,9 @@ def _accounted(border: Border, group: list[int], links: list[int]) -> list[int]:
         for low, high in ((x, y), (y, x)):
             if 2 * border.links["overlap"][row] >= border.views["area"][low]:
                 covered_by[high].append(low)
-    inside, kept, queue = set(group), {winner}, [winner]
+    kept, queue = {winner}, [winner]
     while queue:
-        new = [v for v in covered_by[queue.pop()] if v in inside and v not in kept]
+        new = [v for v in covered_by[queue.pop()] if v not in kept]
         kept.update(new)
         queue += new
     return sorted(kept)
