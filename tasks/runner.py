@@ -43,7 +43,10 @@ _DASK = {
     # A worker may die of what is beside it (the kernel's memory killer, an operator), so its task
     # gets a second worker; a task that kills that one too is the cause, and fails.
     "distributed.scheduler.allowed-failures": 1,
-    "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED": "warning",
+    # The state machine warns of every task that an interrupted run cancels.
+    "distributed.nanny.pre-spawn-environ.DASK_LOGGING": (
+        "{'distributed': 'warning', 'distributed.worker.state_machine': 'error'}"
+    ),
 }
 
 _log = logging.getLogger(__name__)

@@ -33,6 +33,7 @@ app = App(
     version=_version,
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
+    suppress_keyboard_interrupt=False,
 )
 for _command in (probe, plan, segment, report, demo):
     app.command(_command)
