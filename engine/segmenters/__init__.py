@@ -7,9 +7,18 @@ from pydantic import Field
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
 from cytopave.engine.segmenters.cellpose import Cellpose
 from cytopave.engine.segmenters.custom import Custom
+from cytopave.engine.segmenters.stored import Stored
 from cytopave.engine.segmenters.threshold import Threshold
 
-Segmenter = Annotated[Threshold | Cellpose | Custom, Field(discriminator="kind")]
+Segmenter = Annotated[Threshold | Cellpose | Custom | Stored, Field(discriminator="kind")]
 """Any of the methods, told apart by `kind`."""
 
-__all__ = ["Cellpose", "Custom", "LabelFunction", "Segmenter", "SegmenterBase", "Threshold"]
+__all__ = [
+    "Cellpose",
+    "Custom",
+    "LabelFunction",
+    "Segmenter",
+    "SegmenterBase",
+    "Stored",
+    "Threshold",
+]
