@@ -76,6 +76,12 @@ class Plan(BaseModel):
         """Tile indices of each segmentation task."""
         return list(self.grid.blocks(self.batch))
 
+    def batch_name(self, batch: int) -> str:
+        """What messages call a batch, whose tiles form a block and so are no range of numbers."""
+        tiles = [str(i) for i in self.batches[batch]]
+        shown = tiles if len(tiles) <= 6 else [*tiles[:3], "...", tiles[-1]]
+        return f"batch {batch} (tiles {', '.join(shown)})"
+
     @property
     def merge_folder(self) -> Path:
         """Links and resolution of this merge rule: another rule reuses the tiles."""

@@ -14,6 +14,7 @@ from cytopave.engine.errors import OutputError, PlanError
 from cytopave.engine.image import open_image
 from cytopave.engine.labels import label_target
 from cytopave.engine.plan import Memory, Plan, batch_shape, tile_digest
+from cytopave.engine.scratch import DEFAULT_FOLDER
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def scratch_root(store: str, scratch: Path | None) -> Path:
             f"the labels go to {store}, which is not a local folder: name a scratch folder that "
             "all workers share (--scratch or CYTOPAVE_SCRATCH)"
         )
-    return Path(store).parent / ".cytopave"
+    return Path(store).parent / DEFAULT_FOLDER
 
 
 def _halo(image: Image, tiling: Tiling, segmenter: Segmenter) -> tuple[int, ...]:

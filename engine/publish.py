@@ -123,6 +123,7 @@ def publish(
         _sweep(store)
         if staging.exists():
             if not overwrite and is_taken(labels, name, digest):
+                staging.remove()  # the tiles are still there for whoever overwrites after all
                 raise OutputError(
                     f"a label image {name!r} appeared in {store} during the run: publish under "
                     "another name, or overwrite it"

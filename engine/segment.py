@@ -49,8 +49,8 @@ def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
     Raises:
         TileError: One or several tiles failed; the message names each with its cause.
         LabelError: The function returned something that is not a label image.
-        OutOfMemoryError: The GPU's memory did not suffice even for the smallest patch batch;
-            nothing of the failed attempt is held.
+        OutOfMemoryError: The GPU's memory did not suffice for some tiles, even for the smallest
+            patch batch; nothing of the failed attempts is held.
     """
     tiles = [plan.grid[i] for i in indices if not plan.scratch.has(i)]
     work = Work(reused=len(indices) - len(tiles))
@@ -59,15 +59,20 @@ def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
     reader = TileReader(plan.image, tiles, channels=plan.channels)
     segmenter = plan.segmenter
     failures: list[str] = []
+    exhausted: list[str] = []
     for tile in tiles:
         try:
             segmenter = _segment_tile(plan, tile, reader, segmenter, work)
-        except (OutOfMemoryError, LabelError):
-            raise  # the first passes by itself, and no tile can mend the second
+        except LabelError:
+            raise  # no tile can mend it
+        except OutOfMemoryError as error:
+            exhausted.append(str(error))
         except Exception as error:
             failures.append(f"{tile}: {type(error).__name__}: {error}")
             logger.warning("%s", failures[-1], exc_info=True)
     work.bytes_read = reader.bytes_read
+    if exhausted:  # comes first, since it may pass
+        raise OutOfMemoryError("; ".join(exhausted + failures))
     if failures:
         raise TileError("; ".join(failures))
     return work

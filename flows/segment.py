@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from prefect import flow, get_run_logger
+from distributed import KilledWorker
+from prefect import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import Field
 
@@ -17,10 +18,11 @@ from cytopave.engine.errors import LabelError, TileError
 from cytopave.engine.merge import Merge
 from cytopave.engine.planning import draft_plan
 from cytopave.engine.report import Report, Stage
-from cytopave.engine.scratch import occupied
+from cytopave.engine.scratch import claimed, occupied
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tiling import Tiling
+from cytopave.tasks.embedded import embedded_flow
 from cytopave.tasks.merge import (
     resolve_labels,
     scan_groups,
@@ -48,7 +50,7 @@ def _run_name() -> str:
     return f"{Path(str(parameters['image'])).name} -> {parameters['name']}"
 
 
-@flow(
+@embedded_flow(
     name="segment-image",
     flow_run_name=_run_name,
     task_runner=make_runner(),
@@ -116,7 +118,7 @@ def segment_image(
         plan = _plan(image, request, at_least, gpu_memory_gb or settings.gpu_memory_gb)
         done(units=len(plan.grid), unit="tiles")
     show_plan(plan)
-    with occupied(plan.root, remove=not keep_scratch):
+    with occupied(plan.root, remove=not keep_scratch), claimed(plan.root, plan.target.published):
         path = plan.save()
         reused = _segment(plan, path, clock)
         counts = _merge(plan, path, clock)
@@ -147,18 +149,16 @@ def _plan(image: str, request: dict[str, Any], at_least: int, assumed_gb: float 
 def _segment(plan: Plan, path: str, clock: _Clock) -> int:
     """Segment all batches; returns the number of tiles that were finished before."""
     failures: dict[int, str] = {}
-    reused = 0
+    reused = len(plan.scratch.finished())
     batches = range(len(plan.batches))
     with clock.stage("segment") as done, progress("tiles", len(plan.grid), key="tiles") as advance:
-        for batch, work, error in run_window(
+        for batch, _, error in run_window(
             lambda b: segment_task(plan, b), batches, window=slots(), plan_path=path
         ):
             if isinstance(error, LabelError):
                 raise error  # every tile would end so
-            if work is not None:
-                reused += work.reused
-            else:
-                failures[batch] = f"{type(error).__name__}: {error}"
+            if error is not None:
+                failures[batch] = _why(plan, batch, error)
             advance(len(plan.batches[batch]))
         done(tasks=len(batches), units=len(plan.grid), unit="tiles")
     if failures:
@@ -169,6 +169,19 @@ def _segment(plan: Plan, path: str, clock: _Clock) -> int:
             f"the same command tries only these again. {shown}"
         )
     return reused
+
+
+def _why(plan: Plan, batch: int, error: Exception) -> str:
+    if isinstance(error, TileError):
+        return str(error)  # names the tiles itself
+    if isinstance(error, KilledWorker):
+        times = error.allowed_failures + 1
+        why = (
+            f"its worker died, {times} times in a row: look for what ended it (the host's memory?)"
+        )
+    else:
+        why = f"{type(error).__name__}: {error}"
+    return f"{plan.batch_name(batch)}: {why}"
 
 
 def _merge(plan: Plan, path: str, clock: _Clock) -> dict[str, int]:

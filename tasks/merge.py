@@ -28,14 +28,14 @@ def write_groups(plan: Plan, *, tasks: int) -> list[tuple[WriteBlock, ...]]:
     return [tuple(g) for g in _grouped(blocks, max(tasks, pixels // 2**28))]
 
 
-@task(name="scan_seams", task_run_name="scan seams, group {group}")
+@task(name="scan_seams", persist_result=False, task_run_name="scan seams, group {group}")
 def scan_seams(group: int, *, plan_path: str, tasks: int) -> int:
     """Find the links of a group of tiles with their neighbours; returns their number."""
     plan = Plan.load(plan_path)
     return stages.scan_tiles(plan, scan_groups(plan, tasks=tasks)[group])
 
 
-@task(name="resolve_labels")
+@task(name="resolve_labels", persist_result=False)
 def resolve_labels(plan_path: str, *, tasks: int) -> dict[str, int]:
     """Decide which views are one object, and make the empty label image.
 
@@ -49,7 +49,7 @@ def resolve_labels(plan_path: str, *, tasks: int) -> dict[str, int]:
     return {name: getattr(result, name) for name in names}
 
 
-@task(name="write_labels", task_run_name="write labels, group {group}")
+@task(name="write_labels", persist_result=False, task_run_name="write labels, group {group}")
 def write_labels(group: int, *, plan_path: str, tasks: int) -> int:
     """Paint and write a group of blocks; returns the number of pixels."""
     plan = Plan.load(plan_path)

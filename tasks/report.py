@@ -32,8 +32,7 @@ def show_plan(plan: Plan) -> None:
 def show_failures(failures: dict[int, str], plan: Plan) -> None:
     """Which batches failed, and why."""
     rows = [
-        {"batch": batch, "tiles": f"{plan.batches[batch][0]}-{plan.batches[batch][-1]}", "why": why}
-        for batch, why in sorted(failures.items())
+        {"batch": plan.batch_name(batch), "why": why} for batch, why in sorted(failures.items())
     ]
     create_table_artifact(rows, key="failed-batches", description="Run again to retry these alone")
 

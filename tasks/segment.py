@@ -50,7 +50,7 @@ def segment_task(plan: Plan, batch: int) -> Task[..., Work]:
     tiles = plan.batches[batch]
     complete = all(plan.scratch.has(i) for i in tiles)
     return retrying(segment_batch).with_options(
-        task_run_name=f"segment batch {batch} (tiles {tiles[0]}-{tiles[-1]})",
+        task_run_name=f"segment {plan.batch_name(batch)}",
         result_storage=plan.root / "results",
         refresh_cache=not complete,
     )

@@ -16,6 +16,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from runs import Flows
+
 HELPERS = str(Path(__file__).parent / "helpers")
 
 
@@ -79,3 +81,18 @@ def dask_address() -> Iterator[str]:
 # Times on a shared machine say nothing about the code.
 hypothesis.settings.register_profile("cytopave", deadline=None)
 hypothesis.settings.load_profile("cytopave")
+
+
+@pytest.fixture
+def flows(prefect_api: str, dask_address: str) -> Flows:
+    """Runs `segment_image` on the session's workers: a run then costs seconds."""
+    from runs import Flows
+
+    return Flows(prefect_api, dask_address)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty folder for images, in which a test may look for what a run leaves behind."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"

@@ -1,0 +1,318 @@
+"""Faults, provoked for real: the message, what is kept, and that a rerun completes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import distributed
+import numpy as np
+import pytest
+import stores
+import tile_functions
+from runs import blobs, components, labels_of, plan_of
+
+from cytopave.engine.errors import ClusterError, LabelError, OutputError, TileError
+from cytopave.engine.segment import segment_tiles
+from cytopave.engine.segmenters import Custom, Threshold
+from cytopave.engine.tiling import Grid, Tiling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runs import Flows
+
+SHAPE, TILING = (256, 256), Tiling(tile=(64, 64), halo=16)
+GRID = Grid(SHAPE, (64, 64), (16, 16))
+
+
+class World:
+    """An image, and notes that make the function fail on chosen tiles."""
+
+    def __init__(self, folder: Path) -> None:
+        self.image = folder / "data" / "image.zarr"
+        self.notes = folder / "notes"
+        self.notes.mkdir()
+        self.mask = np.asarray(blobs(SHAPE))
+        stores.ome_image(self.image, self.mask.astype(np.uint8), chunks=(64, 64))
+        self.truth = components(self.mask)
+
+    @property
+    def request(self) -> dict[str, Any]:
+        function = "tile_functions:recorded"
+        segmenter = Custom(function=function, kwargs={"folder": str(self.notes)})
+        return {"segmenter": segmenter, "tiling": TILING}
+
+    def key(self, tile: int) -> str:
+        return tile_functions.key_of(self.mask[GRID[tile].window.slices].astype(np.uint8))
+
+    def note(self, tile: int, what: str) -> None:
+        (self.notes / self.key(tile)).write_text(what)
+
+    def forgive(self) -> None:
+        """All tiles work from now on; the record of calls starts anew."""
+        for path in self.notes.iterdir():
+            path.unlink()
+
+    def calls(self) -> dict[int, int]:
+        """How often each tile was begun."""
+        found = tile_functions.calls(self.notes)
+        return {tile: found[self.key(tile)] for tile in range(len(GRID)) if self.key(tile) in found}
+
+    def finished(self) -> set[int]:
+        return {int(p.stem) for p in self.image.parent.glob(".cytopave/*/tiles/*/*.zip")}
+
+    def is_right(self) -> bool:
+        return bool(np.array_equal(labels_of(self.image), self.truth)) and [
+            p.name for p in self.image.parent.iterdir()
+        ] == ["image.zarr"]
+
+
+@pytest.fixture
+def world(folder: Path) -> World:
+    return World(folder.parent)
+
+
+ALL = frozenset(range(len(GRID)))
+
+
+def test_errors_of_a_tile(world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of memory is tried again until it passes; another error never, and it stops nobody."""
+    monkeypatch.setenv("CYTOPAVE_BACKOFF_SECONDS", "0.05")
+    world.note(2, "torch 2")
+    world.note(9, "cupy 1")
+    world.note(12, "error")
+    with pytest.raises(TileError) as caught:
+        flows.segment(world.image, **world.request)
+    message = str(caught.value)
+    assert "1 of 8 batches failed" in message
+    assert f"{GRID[12]}: ValueError: these pixels are not to my taste" in message
+    assert world.calls() == dict.fromkeys(ALL, 1) | {2: 3, 9: 2}
+    assert world.finished() == ALL - {12}
+    assert stores.listed(world.image) == []
+    world.forgive()
+    report = flows.segment(world.image, **world.request)
+    assert world.calls() == {12: 1}
+    assert report.n_reused == len(GRID) - 1
+    assert world.is_right()
+
+
+def test_memory_that_never_suffices(
+    world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CYTOPAVE_BACKOFF_SECONDS", "0.05")
+    monkeypatch.setenv("CYTOPAVE_RETRIES", "1")
+    world.note(0, "torch")
+    with pytest.raises(TileError) as caught:
+        flows.segment(world.image, **world.request)
+    message = str(caught.value)
+    assert f"OutOfMemoryError: {GRID[0]}: CUDA out of memory. Tried to allocate 2.00" in message
+    assert plan_of(world.image, **world.request).batches[0] == (0, 4)
+    assert world.calls() == dict.fromkeys(ALL, 1) | {0: 2}
+    assert world.finished() == ALL - {0}
+    world.forgive()
+    flows.segment(world.image, **world.request)
+    assert world.calls() == {0: 1}
+    assert world.is_right()
+
+
+WRONG = {
+    "floats": r"float64 values: labels must be integers",
+    "negatives": r"negative ids",
+    "shape": r"labels of shape \(79, 80\) for a tile of spatial shape \(80, 80\)",
+    "too-large": r"does not fit into 64 bits",
+    "nothing": r"returned nothing",
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_label_image(world: World, what: str) -> None:
+    world.note(0, what)
+    plan = plan_of(world.image, **world.request)
+    with pytest.raises(LabelError, match=WRONG[what]) as caught:
+        segment_tiles(plan, plan.batches[0])
+    assert "tile_functions:recorded" in str(caught.value)
+    assert str(GRID[0]) in str(caught.value)
+    assert not world.finished()
+
+
+def test_what_is_no_label_image_ends_the_run(world: World, flows: Flows) -> None:
+    for tile in ALL:
+        world.note(tile, "floats")
+    with pytest.raises(LabelError, match=WRONG["floats"]):
+        flows.segment(world.image, **world.request)
+    assert len(world.calls()) <= 4  # those under way on two workers, and the next
+    world.forgive()
+    flows.segment(world.image, **world.request)
+    assert world.is_right()
+
+
+def test_a_worker_dies_once(world: World, flows: Flows) -> None:
+    """In the second tile of a batch: the first is not computed again, and the run completes."""
+    world.note(4, "kill 1")
+    with distributed.Client(flows.address, set_as_default=False) as client:
+        before = set(client.run(os.getpid).values())
+        flows.segment(world.image, **world.request)
+        client.wait_for_workers(2, timeout=60)
+        after = set(client.run(os.getpid).values())
+    assert plan_of(world.image, **world.request, name="x").batches[0] == (0, 4)
+    assert world.calls() == dict.fromkeys(ALL, 1) | {4: 2}
+    assert len(before - after) == 1
+    assert np.array_equal(labels_of(world.image), world.truth)
+
+
+def test_a_tile_that_kills_every_worker(world: World, flows: Flows) -> None:
+    """On workers that the run starts itself."""
+    world.note(2, "kill")
+    with pytest.raises(TileError) as caught:
+        flows.segment(world.image, **world.request, cluster="cpu", workers=2)
+    message = str(caught.value)
+    assert "1 of 8 batches failed" in message
+    assert "batch 2 (tiles 2, 6): its worker died, 2 times in a row" in message
+    assert world.finished() == ALL - {2, 6}
+    assert world.calls() == dict.fromkeys(ALL - {6}, 1) | {2: 2}
+    world.forgive()
+    flows.segment(world.image, **world.request)
+    assert world.calls() == {2: 1, 6: 1}
+    assert world.is_right()
+
+
+def test_a_truncated_chunk(world: World, flows: Flows) -> None:
+    """Its tiles fail and are named, the others are finished."""
+    chunk = world.image / "s0" / "c" / "1" / "2"
+    whole = chunk.read_bytes()
+    times = chunk.stat()
+    chunk.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(TileError) as caught:
+        flows.segment(world.image, **world.request)
+    message = str(caught.value)
+    near = {t.index for t in GRID if t.window.intersect(GRID[6].core).size}
+    assert near == {1, 2, 3, 5, 6, 7, 9, 10, 11}
+    assert str(GRID[6]) in message
+    assert "s0, region" in message
+    assert "truncated or damaged" in message
+    assert world.finished() == ALL - near
+    # The file is repaired to what it was, its time included.
+    chunk.write_bytes(whole)
+    os.utime(chunk, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_nothing_is_computed_that_cannot_be_written(world: World, flows: Flows) -> None:
+    flows.segment(world.image, **world.request)
+    world.forgive()
+    with pytest.raises(OutputError, match=r"already in .*another name"):
+        flows.segment(world.image, **world.request)
+    (world.notes / "file").write_text("in the way")
+    with pytest.raises(OutputError, match=r"scratch folder .*file.* cannot be used"):
+        flows.segment(world.image, name="b", scratch=str(world.notes / "file"), **world.request)
+    assert world.calls() == {}
+    assert stores.listed(world.image) == ["cells"]
+
+
+@contextmanager
+def small_disk(path: Path, *, kilobytes: int) -> Iterator[None]:
+    """A disk that is soon full; skips the test where none can be mounted."""
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(path)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def enlarge(path: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=64m", str(path)], check=True)
+
+
+def test_the_scratch_disk_is_full(world: World, flows: Flows, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with small_disk(disk, kilobytes=100):
+        request = world.request | {"scratch": str(disk)}
+        with pytest.raises(TileError, match="No space left on device"):
+            flows.segment(world.image, **request)
+        kept = {int(p.stem) for p in disk.glob("*/tiles/*/*.zip")}
+        assert 0 < len(kept) < len(GRID)
+        assert not [*disk.glob("**/*.partial")]
+        enlarge(disk)
+        world.forgive()
+        flows.segment(world.image, **request)
+        assert set(world.calls()) == ALL - kept
+        assert world.is_right()
+        assert not [*disk.iterdir()]
+
+
+def test_the_output_disk_is_full(world: World, flows: Flows, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with small_disk(disk, kilobytes=12):
+        request = world.request | {"scratch": str(tmp_path / "s"), "output": str(disk / "o.zarr")}
+        with pytest.raises(OutputError, match=r"cannot be written to .*No space left on device"):
+            flows.segment(world.image, **request)
+        assert stores.listed(disk / "o.zarr") == []
+        enlarge(disk)
+        world.forgive()
+        flows.segment(world.image, **request)
+        assert world.calls() == {}
+        np.testing.assert_array_equal(labels_of(disk / "o.zarr"), world.truth)
+        assert [p.name for p in disk.iterdir()] == ["o.zarr"]
+
+
+def test_the_scheduler_dies(
+    world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends with an error instead of waiting for ever, and can be repeated."""
+    monkeypatch.setenv("CYTOPAVE_WORKER_TIMEOUT_SECONDS", "10")
+    script = (
+        "import distributed, time\n"
+        "if __name__ == '__main__':\n"
+        "    c = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=':0')\n"
+        "    print(c.scheduler_address, flush=True); time.sleep(600)\n"
+    )
+    path = world.notes.parent / "scheduler.py"
+    path.write_text(script)
+    with subprocess.Popen(
+        [sys.executable, str(path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+
+        def kill() -> None:
+            while len(world.finished()) < 3:
+                time.sleep(0.01)
+            os.killpg(process.pid, signal.SIGKILL)
+
+        threading.Thread(target=kill, daemon=True).start()
+        with pytest.raises(ClusterError, match=r"lost .*scheduler .*continues"):
+            flows.segment(world.image, **world.request, cluster=address)
+    kept = world.finished()
+    world.forgive()
+    flows.segment(world.image, **world.request)
+    assert set(world.calls()) == ALL - kept
+    assert world.is_right()
+
+
+def test_threads_as_workers_are_refused(world: World, flows: Flows) -> None:
+    """Before anything is computed, and also when their client is the process's default."""
+    with distributed.LocalCluster(
+        n_workers=1, processes=False, protocol="tcp", dashboard_address=":0"
+    ) as cluster:
+        with pytest.raises(ClusterError, match=r"threads of this process: .*processes=True"):
+            flows.segment(world.image, **world.request, cluster=cluster.scheduler_address)
+        with distributed.Client(cluster), pytest.raises(ClusterError, match=r"client\.close\(\)"):
+            flows.segment(world.image, **world.request, cluster="cpu")
+    with (
+        distributed.Client(processes=False, dashboard_address=":0"),
+        pytest.raises(ClusterError, match=r"threads of it .*processes=True"),
+    ):
+        flows.segment(world.image, segmenter=Threshold(), cluster="auto")
+    assert world.calls() == {}
+    assert not world.finished()
+    assert stores.listed(world.image) == []
