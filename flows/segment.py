@@ -147,7 +147,8 @@ def _plan(image: str, request: dict[str, Any], at_least: int, assumed_gb: float 
 def _segment(plan: Plan, path: str, clock: _Clock) -> int:
     """Segment all batches; returns the number of tiles that were finished before."""
     failures: dict[int, str] = {}
-    reused = 0
+    # Counted beforehand: a batch whose result is persisted tells of the run that computed it.
+    reused = len(plan.scratch.finished())
     batches = range(len(plan.batches))
     with clock.stage("segment") as done, progress("tiles", len(plan.grid), key="tiles") as advance:
         for batch, work, error in run_window(
@@ -155,9 +156,7 @@ def _segment(plan: Plan, path: str, clock: _Clock) -> int:
         ):
             if isinstance(error, LabelError):
                 raise error  # every tile would end so
-            if work is not None:
-                reused += work.reused
-            else:
+            if work is None:
                 failures[batch] = f"{type(error).__name__}: {error}"
             advance(len(plan.batches[batch]))
         done(tasks=len(batches), units=len(plan.grid), unit="tiles")
