@@ -149,6 +149,7 @@ def _plan(image: str, request: dict[str, Any], at_least: int, assumed_gb: float 
 def _segment(plan: Plan, path: str, clock: _Clock) -> int:
     """Segment all batches; returns the number of tiles that were finished before."""
     failures: dict[int, str] = {}
+    # Counted beforehand: a batch whose result is persisted tells of the run that computed it.
     reused = len(plan.scratch.finished())
     batches = range(len(plan.batches))
     with clock.stage("segment") as done, progress("tiles", len(plan.grid), key="tiles") as advance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from cytopave.deployments.cli.report import report
 from cytopave.deployments.cli.segment import segment
 from cytopave.engine.errors import CytopaveError, UserError
 
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 
 def _version() -> str:
@@ -40,8 +41,21 @@ for _command in (probe, plan, segment, report, demo):
 
 
 def main() -> None:
-    """Run the program and exit: 0 done, 2 the user's error, 130 interrupted, 1 anything else."""
+    """Run the program and exit.
+
+    The status is 0 when done, 2 for a user's error, 130 after Ctrl-C and 143 after SIGTERM (both
+    end workers and the temporary API in order), and 1 for anything else.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
     sys.exit(run(sys.argv[1:]))
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, as batch systems send it at the end of a job's time."""
+
+
+def _terminate(signum: int, frame: object) -> None:
+    raise _Terminated
 
 
 def run(tokens: Sequence[str]) -> int:
@@ -64,9 +78,9 @@ def run(tokens: Sequence[str]) -> int:
         return _end(USAGE, error, verbose=verbose)
     except CytopaveError as error:
         return _end(FAILED, error, verbose=verbose)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         say("interrupted: finished tiles are kept, and the same command resumes")
-        return INTERRUPTED
+        return TERMINATED if isinstance(error, _Terminated) else INTERRUPTED
     except BrokenPipeError:  # whoever read our output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED

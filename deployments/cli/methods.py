@@ -104,6 +104,10 @@ def _validated(kind: str, values: dict[str, Any], raw: dict[str, str]) -> Segmen
             return _validated(kind, {**values, **texts}, {})
         first = problems[0]
         field = ".".join(str(part) for part in first["loc"][1:]) or "the options"
+        if field == "function":
+            raise SegmenterError(
+                f"--function {first['input']} is not understood: write package.module:name"
+            ) from None
         raise SegmenterError(
             f"the segmenter '{kind}' cannot have {field}={first['input']!r}: {first['msg']}"
         ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cytopave.deployments.cli.clusters import expected_workers
 from cytopave.deployments.cli.console import GIB, write_facts, write_json
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Request
@@ -39,7 +40,8 @@ def _final_plan(image: str, request: Request) -> tuple[Plan, int]:
     settings = load_settings()
     parameters = request.parameters()
     draft = draft_plan(image, workers=request.workers or 1, **parameters)
-    workers = request.workers or _default_workers(request.cluster, gpu=draft.segmenter.uses_gpu)
+    expected = expected_workers(request.cluster, gpu=draft.segmenter.uses_gpu)
+    workers = request.workers or expected
     budget = local_budget(
         draft.segmenter,
         workers=workers,
@@ -50,18 +52,6 @@ def _final_plan(image: str, request: Request) -> tuple[Plan, int]:
         image, budget=budget, workers=workers, batch_seconds=settings.batch_seconds, **parameters
     )
     return made, workers
-
-
-def _default_workers(cluster: str, *, gpu: bool) -> int:
-    """As many as the cluster would start; 1 where that is not known beforehand."""
-    from cytopave.blocks.cluster import resolve_cluster
-    from cytopave.engine.vram import probe_gpu
-
-    spec = resolve_cluster(cluster)
-    if spec.address is not None:
-        return spec.workers or 1
-    _, options = spec.recipe(gpu=gpu and probe_gpu().visible)
-    return int(options.get("n_workers", 1))
 
 
 def plan_facts(made: Plan, *, workers: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ that costs hours needs an error instead, before its first tile.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib.metadata
@@ -143,10 +144,17 @@ def find(model: str) -> Path:
 
 def known_names(generation: Generation) -> list[str]:
     """Names that the installed Cellpose downloads by, less those that need other packages."""
-    from cytopave.engine.segmenters.cellpose_common import import_models
-
-    names = dict.fromkeys(import_models().MODEL_NAMES)
-    return [n for n in names if "transformer" not in n]
+    # Read and not imported: importing Cellpose takes PyTorch and seconds, before a line of error.
+    spec = importlib.util.find_spec("cellpose")
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).with_name("models.py").read_text()
+    lists = (
+        ast.literal_eval(node.value)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MODEL_NAMES"
+    )
+    return [n for n in dict.fromkeys(next(lists)) if "transformer" not in n]
 
 
 def _file_name(model: str, generation: Generation) -> str:
