@@ -7,7 +7,7 @@ RUN := .venv/bin/
 DEV := requirements/dev.txt
 SOURCES := $(wildcard flows tasks engine engine/* blocks deployments deployments/*)
 
-.PHONY: install demo test test-fast lint types locks package clean
+.PHONY: install demo test test-fast lint types peers locks package clean
 
 install: .venv/.installed
 
@@ -39,6 +39,11 @@ types: install
 
 COMPILE := $(UV) pip compile --quiet --python-version 3.12 --generate-hashes --no-emit-index-url --no-header --constraint requirements/constraints.in pyproject.toml
 
+# The tools that benchmarks run beside ours: GPL-3.0 among them, so in an environment of their own.
+peers: $(UV)
+	$(UV) venv --quiet --allow-existing --python 3.12 .venv-peers
+	$(UV) pip sync --quiet --python .venv-peers --require-hashes requirements/peers.txt
+
 locks: $(UV)
 	$(COMPILE) --universal --extra cellpose --group dev -o requirements/dev.txt
 	$(COMPILE) --universal --extra cellpose3 --group dev -o requirements/cellpose3.txt
@@ -48,4 +53,4 @@ locks: $(UV)
 	$(COMPILE) --universal --group peers -o requirements/peers.txt
 
 clean:
-	rm -rf .venv .uv build *.egg-info
+	rm -rf .venv .venv-peers .uv build *.egg-info

@@ -8,17 +8,23 @@ whatever the seams show beyond the control lines was cut by the tiles.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from cytopave.engine.tiling import Grid, Tile
 
 MIN_PIXELS = 4
+
+type _Line = tuple[np.ndarray, np.ndarray]
+
+_SEAM, _CONTROL = 0, 1
+_PIXELS_AT_ONCE = 1 << 20
 
 
 class LineCounts(BaseModel):
@@ -33,9 +39,6 @@ class LineCounts(BaseModel):
     def rate(self) -> float:
         """Share of the objects met that end at the line."""
         return self.cut / self.met if self.met else 0.0
-
-    def __add__(self, other: LineCounts) -> LineCounts:
-        return LineCounts(met=self.met + other.met, cut=self.cut + other.cut)
 
 
 class AxisSeams(BaseModel):
@@ -53,76 +56,109 @@ class AxisSeams(BaseModel):
         return self.seams.cut - self.control.rate * self.seams.met
 
 
-def count_line(before: np.ndarray, after: np.ndarray) -> LineCounts:
-    """Compare the two planes of final labels that face each other across a line."""
-    counts = LineCounts()
-    for plane, other in ((before, after), (after, before)):
-        ids, pixels = np.unique(plane, return_counts=True)
-        ids = ids[(pixels >= MIN_PIXELS) & (ids > 0)]
-        ends = ~np.isin(ids, other)
-        counts += LineCounts(met=len(ids), cut=int(ends.sum()))
-    return counts
+class SeamCounter:
+    """Counts along seams and control lines, tile by tile, in any order.
 
-
-def tile_planes(tile: Tile, core: np.ndarray) -> dict[str, np.ndarray]:
-    """What the report needs of a painted core: its outer planes and its control lines' planes.
-
-    Names are ``tile.axis.which``; ``which`` is ``first``, ``last``, ``before`` or ``after``.
+    A tile's outer planes wait until the tile on the other side comes. Counters of parts of a grid
+    are joined by `state` and `join`.
     """
-    planes = {}
-    for axis, length in enumerate(core.shape):
-        places = {"first": 0, "last": length - 1}
-        if length >= 2:
-            places |= {"before": length // 2 - 1, "after": length // 2}
-        for which, place in places.items():
-            planes[f"{tile.index}.{axis}.{which}"] = core.take(place, axis=axis)
-    return planes
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._totals = np.zeros((len(grid.shape), 2, 2), np.int64)  # axis; seams, control; met, cut
+        self._lines: list[list[_Line]] = [[] for _ in range(2 * len(grid.shape))]
+        self._pixels = 0
+        self._waiting: dict[tuple[int, int], np.ndarray] = {}
+
+    def add(self, tile: Tile, core: np.ndarray) -> None:
+        """Take what is needed of a painted core: its outer planes and its control lines' planes."""
+        for axis, length in enumerate(core.shape):
+            if length >= 2:
+                before, after = (core.take(length // 2 - i, axis=axis) for i in (1, 0))
+                self._meet(axis, _CONTROL, before, after)
+            position = tile.position[axis]
+            if position > 0:
+                stride = math.prod(self._grid.counts[axis + 1 :])
+                self._face((tile.index - stride, axis), core.take(0, axis=axis))
+            if position < self._grid.counts[axis] - 1:
+                self._face((tile.index, axis), core.take(length - 1, axis=axis))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What was counted, and the planes that wait for tiles of other parts."""
+        self._count()
+        keys = np.array(sorted(self._waiting), np.int64).reshape(-1, 2)
+        planes = [self._waiting[i, axis] for i, axis in keys.tolist()]
+        return {
+            "totals": self._totals,
+            "keys": keys,
+            "shapes": np.array([p.shape for p in planes], np.int64).reshape(
+                -1, self._totals.shape[0] - 1
+            ),
+            "pixels": np.concatenate([np.zeros(0, np.uint32), *(p.ravel() for p in planes)]),
+        }
+
+    def join(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what another counter counted and what it waits for."""
+        self._totals = self._totals + state["totals"]
+        ends = np.cumsum(state["shapes"].prod(axis=1))[:-1]
+        planes = np.split(state["pixels"], ends) if len(state["keys"]) else []
+        for key, shape, plane in zip(
+            state["keys"].tolist(), state["shapes"].tolist(), planes, strict=True
+        ):
+            self._face((key[0], key[1]), plane.reshape(shape))
+
+    def report(self, axes: Sequence[str]) -> list[AxisSeams]:
+        """One entry an axis that has seams; ``axes`` are the names of the spatial axes."""
+        self._count()
+        counts = [[LineCounts(met=m, cut=c) for m, c in kind] for kind in self._totals.tolist()]
+        return [
+            AxisSeams(axis=name, seams=seams, control=control)
+            for name, (seams, control), n in zip(axes, counts, self._grid.counts, strict=True)
+            if n > 1
+        ]
+
+    def _face(self, key: tuple[int, int], plane: np.ndarray) -> None:
+        """A plane at the seam after a tile, along an axis."""
+        facing = self._waiting.pop(key, None)
+        if facing is None:
+            self._waiting[key] = plane
+        else:
+            self._meet(key[1], _SEAM, facing, plane)
+
+    def _meet(self, axis: int, kind: int, before: np.ndarray, after: np.ndarray) -> None:
+        self._lines[2 * axis + kind].append((before, after))
+        self._pixels += before.size
+        if self._pixels >= _PIXELS_AT_ONCE:
+            self._count()
+
+    def _count(self) -> None:
+        for total, lines in zip(self._totals.reshape(-1, 2), self._lines, strict=True):
+            total += count_lines(lines)
+            lines.clear()
+        self._pixels = 0
 
 
-def seam_report(
-    grid: Grid, axes: Sequence[str], groups: Iterable[Mapping[str, np.ndarray]]
-) -> list[AxisSeams]:
-    """Count along all seams and control lines of a run.
-
-    Args:
-        grid: The tiles.
-        axes: Names of the spatial axes.
-        groups: The planes of all tiles, in any order and grouping.
+def count_lines(lines: Sequence[_Line]) -> tuple[int, int]:
+    """Compare the two planes of final labels that face each other across each of some lines.
 
     Returns:
-        One entry an axis that has seams.
+        Objects met, and how many of them end at their line; an object counts once a plane.
     """
-    seams = [LineCounts() for _ in axes]
-    control = [LineCounts() for _ in axes]
-    waiting: dict[tuple[int, int], np.ndarray] = {}
-    for planes in groups:
-        for name, plane in planes.items():
-            index, axis, which = (int(p) if p.isdigit() else p for p in name.split("."))
-            assert isinstance(index, int)
-            assert isinstance(axis, int)
-            if which == "before":
-                control[axis] += count_line(plane, planes[f"{index}.{axis}.after"])
-            elif which in ("first", "last"):
-                key = _seam(grid, index, axis, last=which == "last")
-                if key is None:
-                    continue
-                facing = waiting.pop(key, None)
-                if facing is None:
-                    waiting[key] = plane
-                else:
-                    seams[axis] += count_line(facing, plane)
-    return [
-        AxisSeams(axis=name, seams=s, control=c)
-        for name, s, c, n in zip(axes, seams, control, grid.counts, strict=True)
-        if n > 1
-    ]
+    if not lines:
+        return 0, 0
+    sides = [_objects([line[k] for line in lines]) for k in (0, 1)]
+    met = cut = 0
+    for (ids, pixels), (others, _) in (sides, sides[::-1]):
+        large = ids[pixels >= MIN_PIXELS]
+        met += len(large)
+        cut += int((~np.isin(large, others, assume_unique=True)).sum())
+    return met, cut
 
 
-def _seam(grid: Grid, index: int, axis: int, *, last: bool) -> tuple[int, int] | None:
-    """The seam as the tile before it and the axis; None at the image's border."""
-    tile = grid[index]
-    position = list(tile.position)
-    if last:
-        return None if position[axis] == grid.counts[axis] - 1 else (index, axis)
-    position[axis] -= 1
-    return None if position[axis] < 0 else (grid.index(tile.time, tuple(position)), axis)
+def _objects(planes: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The objects of each plane, told apart by plane, and their numbers of pixels."""
+    ids = np.concatenate([p.ravel() for p in planes]).astype(np.uint64)
+    of_line = np.repeat(np.arange(len(planes), dtype=np.uint64), [p.size for p in planes])
+    # 2^40 objects are more than anybody can store; 2^24 lines are more than are counted at once.
+    keys = (of_line << np.uint64(40)) | ids
+    return np.unique(keys[ids > 0], return_counts=True)

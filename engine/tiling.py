@@ -104,6 +104,16 @@ class Grid:
         """Number of tiles per axis."""
         return tuple(len(e) - 1 for e in self.edges)
 
+    @cached_property
+    def _spans(self) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, int]]]]:
+        """First and past last pixel of each core, and of each window, per axis."""
+        cores = [list(itertools.pairwise(e)) for e in self.edges]
+        windows = [
+            [(max(0, a - h), min(n, b + h)) for a, b in axis]
+            for axis, h, n in zip(cores, self.halo, self.shape, strict=True)
+        ]
+        return cores, windows
+
     @property
     def tiles_per_time(self) -> int:
         """Number of tiles of one time point."""
@@ -118,11 +128,11 @@ class Grid:
             raise IndexError(index)
         time, rest = divmod(index, self.tiles_per_time)
         position = _unravel(rest, self.counts)
-        core = Box(
-            tuple(e[p] for e, p in zip(self.edges, position, strict=True)),
-            tuple(e[p + 1] for e, p in zip(self.edges, position, strict=True)),
+        core, window = (
+            Box(*zip(*(axis[p] for axis, p in zip(spans, position, strict=True)), strict=True))
+            for spans in self._spans
         )
-        return Tile(index, time, position, core, core.grow(self.halo).intersect(Box.of(self.shape)))
+        return Tile(index, time, position, core, window)
 
     def __iter__(self) -> Iterator[Tile]:
         return (self[i] for i in range(len(self)))
@@ -136,11 +146,18 @@ class Grid:
 
     def neighbours(self, tile: Tile) -> Iterator[tuple[tuple[int, ...], Tile]]:
         """All tiles that share a face, an edge or a corner, with the step that leads to each."""
-        for step in itertools.product((-1, 0, 1), repeat=len(self.shape)):
-            position = tuple(p + s for p, s in zip(tile.position, step, strict=True))
-            inside = all(0 <= p < n for p, n in zip(position, self.counts, strict=True))
-            if any(step) and inside:
-                yield step, self[self.index(tile.time, position)]
+        return ((step, self[index]) for step, index in self.steps(tile))
+
+    def steps(self, tile: Tile) -> Iterator[tuple[tuple[int, ...], int]]:
+        """The steps to all neighbours of a tile, and their indices."""
+        axes = [
+            [s for s in (-1, 0, 1) if 0 <= p + s < n]
+            for p, n in zip(tile.position, self.counts, strict=True)
+        ]
+        strides = [math.prod(self.counts[axis + 1 :]) for axis in range(len(axes))]
+        for step in itertools.product(*axes):
+            if any(step):
+                yield step, tile.index + sum(s * n for s, n in zip(step, strides, strict=True))
 
     def covering(self, time: int, box: Box) -> Iterator[Tile]:
         """The tiles whose cores hold pixels of a box, in raster order."""

@@ -21,6 +21,7 @@ agreement and the merge is exact, for objects of any size and shape.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,10 +29,10 @@ import cc3d
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from cytopave.engine.scratch import shared_zone, zone_name
+from cytopave.engine.scratch import OpenTiles, shared_zone, zone_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from cytopave.engine.scratch import Scratch
     from cytopave.engine.tiling import Grid
@@ -47,6 +48,8 @@ LINK = np.dtype(
         ("yields", np.int8),  # 1: view a is a remnant of view b, 2: b of a, 0: neither
     ]
 )
+
+_PIXELS_AT_ONCE = 1 << 20  # of zones that are compared at once
 
 
 class Merge(BaseModel):
@@ -100,21 +103,76 @@ def scan(scratch: Scratch, grid: Grid, tiles: Iterable[int], merge: Merge) -> np
         CorruptError: A tile's file is missing or damaged.
     """
     rows = [np.zeros(0, LINK)]
+    rows += [_compare_all(seams, merge) for seams in _alike(_seams(scratch, grid, tiles))]
+    return np.concatenate(rows)
+
+
+@dataclass(frozen=True)
+class Seam:
+    """What two neighbouring tiles know about the zone that they share."""
+
+    tile_a: int
+    tile_b: int
+    a: Side
+    b: Side
+    same_pixels: bool
+
+
+def _seams(scratch: Scratch, grid: Grid, tiles: Iterable[int]) -> Iterator[Seam]:
+    opened = OpenTiles(scratch)
     for index in tiles:
         tile = grid[index]
-        ahead = [(step, other) for step, other in grid.neighbours(tile) if step > (0,) * len(step)]
-        ahead = [(s, o) for s, o in ahead if shared_zone(grid, tile, s) is not None]
-        own = scratch.open(index)
-        views, *zones = own.read("views", *(zone_name(s) for s, _ in ahead))
-        for (step, other), zone in zip(ahead, zones, strict=True):
+        for step, other in grid.steps(tile):
+            if other < index or shared_zone(grid, tile, step) is None:
+                continue
+            own, views = opened[index]
+            theirs, their_views = opened[other]
             back = zone_name(tuple(-s for s in step))
-            their_views, their_zone = scratch.open(other.index).read("views", back)
             bare = any(s and not h for s, h in zip(step, grid.halo, strict=True))
-            own_side, their_side = Side(zone, views), Side(their_zone, their_views)
-            found = compare(own_side, their_side, merge, same_pixels=not bare)
-            found["tile_a"], found["tile_b"] = index, other.index
-            rows.append(found)
-    return np.concatenate(rows)
+            (zone,), (their_zone,) = own.read(zone_name(step)), theirs.read(back)
+            sides = Side(zone, views), Side(their_zone, their_views)
+            yield Seam(index, other, *sides, same_pixels=not bare)
+
+
+def _alike(seams: Iterable[Seam]) -> Iterator[list[Seam]]:
+    """Seams that are compared at once: as wide as each other, and of limited size in all."""
+    waiting: defaultdict[tuple[int, ...], list[Seam]] = defaultdict(list)
+    pixels: Counter[tuple[int, ...]] = Counter()
+    for seam in seams:
+        kind = (seam.same_pixels, *seam.a.zone.shape[1:])
+        waiting[kind].append(seam)
+        pixels[kind] += seam.a.zone.size
+        if pixels[kind] >= _PIXELS_AT_ONCE:
+            yield waiting.pop(kind)
+            del pixels[kind]
+    yield from waiting.values()
+
+
+def _compare_all(seams: list[Seam], merge: Merge) -> np.ndarray:
+    """Compare the two sides of several seams as if they were one: numpy's calls cost as much.
+
+    The zones are laid one after another, their ids made distinct.
+    """
+    a, first_a = _stacked([s.a for s in seams])
+    b, first_b = _stacked([s.b for s in seams])
+    rows = compare(a, b, merge, same_pixels=seams[0].same_pixels)
+    of_a = np.searchsorted(first_a, rows["view_a"]) - 1
+    of_b = np.searchsorted(first_b, rows["view_b"]) - 1
+    rows["tile_a"] = np.array([s.tile_a for s in seams])[of_a]
+    rows["tile_b"] = np.array([s.tile_b for s in seams])[of_b]
+    rows["view_a"] -= first_a[of_a]
+    rows["view_b"] -= first_b[of_b]
+    return rows
+
+
+def _stacked(sides: list[Side]) -> tuple[Side, np.ndarray]:
+    """One side for several, and the number of views before those of each."""
+    first = np.cumsum([0, *(len(side.views) for side in sides[:-1])])
+    zone = np.concatenate([side.zone for side in sides]).astype(np.uint32)
+    shift = np.repeat(first.astype(np.uint32), [len(side.zone) for side in sides])
+    shift = shift.reshape(-1, *[1] * (zone.ndim - 1))
+    np.add(zone, shift, out=zone, where=zone > 0)
+    return Side(zone, np.concatenate([side.views for side in sides])), first
 
 
 def compare(a: Side, b: Side, merge: Merge, *, same_pixels: bool) -> np.ndarray:
@@ -168,16 +226,16 @@ def _overlaps(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
     """Pairs of labels that share pixels, and how many."""
     both = (a > 0) & (b > 0)
     packed = (a[both].astype(np.uint64) << np.uint64(32)) | b[both]
-    pairs, counts = np.unique(packed, return_counts=True)
+    # Of each run of equal pairs one is enough: there are far fewer runs to sort than pixels.
+    start = np.flatnonzero(np.diff(packed, prepend=~packed[:1]))
+    pairs, of_run = np.unique(packed[start], return_inverse=True)
+    counts = np.bincount(of_run, np.diff(start, append=len(packed)), minlength=len(pairs))
     low = pairs & np.uint64(0xFFFFFFFF)
-    return (pairs >> np.uint64(32)).astype(np.int64), low.astype(np.int64), counts
+    return (pairs >> np.uint64(32)).astype(np.int64), low.astype(np.int64), counts.astype(np.int64)
 
 
-def _iou(
-    id_a: np.ndarray, id_b: np.ndarray, overlap: np.ndarray, a: np.ndarray, b: np.ndarray
-) -> np.ndarray:
-    size_a, size_b = np.bincount(a.ravel()), np.bincount(b.ravel())
-    return np.asarray(overlap / (size_a[id_a] + size_b[id_b] - overlap))
+def _sizes(zone: np.ndarray) -> np.ndarray:
+    return np.bincount(zone.ravel())
 
 
 def _labelwise(
@@ -189,8 +247,8 @@ def _labelwise(
     merge: Merge,
 ) -> np.ndarray:
     """IoU of each pair of labels where that is agreement, else 0."""
-    iou = _iou(id_a, id_b, overlap, a, b)
-    size_a, size_b = np.bincount(a.ravel()), np.bincount(b.ravel())
+    size_a, size_b = _sizes(a), _sizes(b)
+    iou = overlap / (size_a[id_a] + size_b[id_b] - overlap)
     best_a, best_b = np.zeros(len(size_a)), np.zeros(len(size_b))
     np.maximum.at(best_a, id_a, iou)
     np.maximum.at(best_b, id_b, iou)
@@ -209,7 +267,7 @@ def _piecewise(
     pieces_a, label_a = _pieces(a, id_a)
     pieces_b, label_b = _pieces(b, id_b)
     piece_a, piece_b, overlap = _overlaps(pieces_a, pieces_b)
-    iou = _iou(piece_a, piece_b, overlap, pieces_a, pieces_b)
+    iou = overlap / (_sizes(pieces_a)[piece_a] + _sizes(pieces_b)[piece_b] - overlap)
     best = dict.fromkeys(zip(id_a.tolist(), id_b.tolist(), strict=True), 0.0)
     pairs = zip(label_a[piece_a].tolist(), label_b[piece_b].tolist(), strict=True)
     for pair, value in zip(pairs, iou.tolist(), strict=True):

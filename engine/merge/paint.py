@@ -2,100 +2,99 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cytopave.engine.merge.resolve import HIDDEN, WHOLE
-from cytopave.engine.scratch import shared_zone, zone_name
+from cytopave.engine.scratch import OpenTiles, shared_zone, zone_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cytopave.engine.boxes import Box
     from cytopave.engine.merge.resolve import Resolution
     from cytopave.engine.scratch import Scratch
     from cytopave.engine.tiling import Grid, Tile
 
-
-@dataclass(frozen=True)
-class Layer:
-    """Labels that one tile drew within a box, with the meaning of each label.
-
-    Attributes:
-        box: Where, in the image's coordinates.
-        labels: The tile's labels of the box.
-        final: Final id of each label, 0 where it is not painted here; entry 0 is background.
-        rank: Order of precedence as ``(cut, area, view)``, one row a label.
-    """
-
-    box: Box
-    labels: np.ndarray
-    final: np.ndarray
-    rank: np.ndarray
+# Who gets a pixel: place in the core, whether the view is cut, its area, its number.
+_CLAIM = np.dtype([(name, np.int64) for name in ("place", "cut", "area", "view")])
 
 
 def paint(scratch: Scratch, grid: Grid, resolution: Resolution, index: int) -> np.ndarray:
-    """Paint the core of a tile.
+    """Paint the core of one tile: see `Painter.paint`."""
+    return Painter(scratch, grid, resolution).paint(index)
 
-    Returns:
-        Final ids of the core, ``([Z], Y, X)``. A pixel that several objects claim goes to an
-        object that was seen whole before one that was not, then to the smaller one.
 
-    Raises:
-        CorruptError: A tile's file is missing or damaged.
-    """
-    tile = grid[index]
-    own = _layer(scratch, resolution, tile, tile.core, "core", whole_only=False)
-    guests = [g for g in _guests(scratch, grid, resolution, tile) if g.final.any()]
-    out = np.asarray(own.final[own.labels])
-    if not guests:
+class Painter:
+    """Paints the cores of tiles; of neighbouring tiles best one after another."""
+
+    def __init__(self, scratch: Scratch, grid: Grid, resolution: Resolution) -> None:
+        self._tiles = OpenTiles(scratch)
+        self._grid = grid
+        # Plain arrays, also where they are mapped into memory: indexing these is cheaper.
+        self._offsets = np.asarray(resolution.offsets)
+        self._final = np.asarray(resolution.final)
+        self._mode = np.asarray(resolution.mode)
+
+    def paint(self, index: int) -> np.ndarray:
+        """Paint the core of a tile.
+
+        Returns:
+            Final ids of the core, ``([Z], Y, X)``. A pixel that several objects claim goes to an
+            object that was seen whole before one that was not, then to the smaller one.
+
+        Raises:
+            CorruptError: A tile's file is missing or damaged.
+        """
+        tile = self._grid[index]
+        archive, views = self._tiles[index]
+        (labels,) = archive.read("core")
+        begin = self._offsets[index]
+        mine = slice(begin, begin + len(views))
+        final = np.zeros(len(views) + 1, self._final.dtype)
+        final[1:] = np.where(self._mode[mine] != HIDDEN, self._final[mine], 0)
+        out: np.ndarray = final[labels]
+        claims = [
+            c for step, other in self._grid.steps(tile) for c in self._guest(tile, step, other)
+        ]
+        if claims:
+            place = np.unique(np.concatenate([c["place"] for c in claims]))
+            own = labels.ravel()[place]
+            drawn = final[own] > 0
+            claims.append(_claims(place[drawn], own[drawn], views, begin))
+            winner = _first_of_each_place(np.concatenate(claims))
+            out.ravel()[winner["place"]] = self._final[winner["view"]]
         return out
-    layers = [own, *guests]
-    ranks = _common_ranks(layers)
-    best = ranks[0][own.labels]
-    for layer, rank in zip(guests, ranks[1:], strict=True):
-        here = layer.box.within(tile.core)
-        claim, held = rank[layer.labels], best[here]
-        wins = claim < held
-        out[here][wins] = layer.final[layer.labels[wins]]
-        held[wins] = claim[wins]
-    return out
 
-
-def _guests(scratch: Scratch, grid: Grid, resolution: Resolution, tile: Tile) -> Iterator[Layer]:
-    for step, other in grid.neighbours(tile):
-        zone = shared_zone(grid, tile, step)
-        if zone is None or any(s and not h for s, h in zip(step, grid.halo, strict=True)):
-            continue
+    def _guest(self, tile: Tile, step: tuple[int, ...], other: int) -> list[np.ndarray]:
+        """What a neighbour draws in a tile's core: nothing, or an array of claims."""
+        zone = shared_zone(self._grid, tile, step)
+        if zone is None or any(s and not h for s, h in zip(step, self._grid.halo, strict=True)):
+            return []
+        archive, views = self._tiles[other]
+        begin = self._offsets[other]
+        whole = self._mode[begin : begin + len(views)] == WHOLE
+        draws = np.concatenate([[False], whole & (views["area"] > views["core_area"])])
+        if not draws.any():
+            return []
+        (labels,) = archive.read(zone_name(tuple(-s for s in step)))
         box = zone.intersect(tile.core)
-        name = zone_name(tuple(-s for s in step))
-        layer = _layer(scratch, resolution, other, zone, name, whole_only=True)
-        yield Layer(box, layer.labels[box.within(zone)], layer.final, layer.rank)
+        labels = labels[box.within(zone)]
+        found = np.nonzero(draws[labels])
+        if not len(found[0]):
+            return []
+        within = (f + a - b for f, a, b in zip(found, box.start, tile.core.start, strict=True))
+        place = np.ravel_multi_index(tuple(within), tile.core.shape)
+        return [_claims(place, labels[found], views, begin)]
 
 
-def _layer(
-    scratch: Scratch, resolution: Resolution, tile: Tile, box: Box, member: str, *, whole_only: bool
-) -> Layer:
-    views, labels = scratch.open(tile.index).read("views", member)
-    begin, end = resolution.offsets[tile.index], resolution.offsets[tile.index + 1]
-    mode = resolution.mode[begin:end]
-    painted = mode == WHOLE if whole_only else mode != HIDDEN
-    final = np.zeros(len(views) + 1, resolution.final.dtype)
-    final[1:] = np.where(painted, resolution.final[begin:end], 0)
-    rank = np.zeros((len(views) + 1, 3), np.int64)
-    rank[1:, 0], rank[1:, 1] = views["cut"] != 0, views["area"]
-    rank[1:, 2] = np.arange(begin, end)
-    return Layer(box, labels, final, rank)
+def _claims(place: np.ndarray, label: np.ndarray, views: np.ndarray, begin: int) -> np.ndarray:
+    row = label.astype(np.int64) - 1
+    claims = np.empty(len(place), _CLAIM)
+    claims["place"], claims["view"] = place, begin + row
+    claims["cut"], claims["area"] = views["cut"][row] != 0, views["area"][row]
+    return claims
 
 
-def _common_ranks(layers: list[Layer]) -> list[np.ndarray]:
-    """One number a label, comparable between layers: the lower takes precedence."""
-    rank = np.concatenate([layer.rank for layer in layers])
-    order = np.lexsort((rank[:, 2], rank[:, 1], rank[:, 0]))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    # Background and labels that are not painted claim nothing.
-    place[np.concatenate([layer.final for layer in layers]) == 0] = len(order)
-    return np.split(place, np.cumsum([len(layer.final) for layer in layers])[:-1])
+def _first_of_each_place(claims: np.ndarray) -> np.ndarray:
+    names = claims.dtype.names or ()
+    claims = claims[np.lexsort([claims[name] for name in reversed(names)])]
+    return np.asarray(claims[np.diff(claims["place"], prepend=-1) > 0])

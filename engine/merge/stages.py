@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cytopave.engine.merge.links import LINK, scan
-from cytopave.engine.merge.paint import paint
+from cytopave.engine.merge.paint import Painter
 from cytopave.engine.merge.resolve import Resolution, resolve
 from cytopave.engine.scratch import VIEW, Archive, write_archive, write_array
-from cytopave.engine.seams import AxisSeams, seam_report, tile_planes
+from cytopave.engine.seams import AxisSeams, SeamCounter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,25 +84,28 @@ def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
         CorruptError: A tile's file is missing or damaged.
     """
     resolution = load_resolution(plan.merge_folder)
-    planes: dict[str, np.ndarray] = {}
+    painter = Painter(plan.scratch, plan.grid, resolution)
+    seams = SeamCounter(plan.grid)
     for block in blocks:
         labels = np.zeros(block.box.shape, resolution.final.dtype)
         for tile in plan.grid.covering(block.time, block.box):
-            core = paint(plan.scratch, plan.grid, resolution, tile.index)
+            core = painter.paint(tile.index)
             part = tile.core.intersect(block.box)
             labels[part.within(block.box)] = core[part.within(tile.core)]
             if block.box.contains(tile.core.start):
-                planes |= tile_planes(tile, core)
+                seams.add(tile, core)
         plan.target.write(block, labels)
-    write_archive(_path(plan, "planes", blocks), planes)
+    write_archive(_path(plan, "planes", blocks), seams.state())
     return sum(block.box.size for block in blocks)
 
 
 def count_seams(plan: Plan, groups: Sequence[Sequence[WriteBlock]]) -> list[AxisSeams]:
     """The seam report of a run whose blocks were written in these groups."""
-    archives = (Archive.open(_path(plan, "planes", group)) for group in groups)
-    planes = (dict(zip(a.index, a.read(*a.index), strict=True)) for a in archives)
-    return seam_report(plan.grid, plan.image.spatial_axes, planes)
+    seams = SeamCounter(plan.grid)
+    for group in groups:
+        archive = Archive.open(_path(plan, "planes", group))
+        seams.join(dict(zip(archive.index, archive.read(*archive.index), strict=True)))
+    return seams.report(plan.image.spatial_axes)
 
 
 def _path(plan: Plan, kind: str, group: Sequence[object]) -> Path:

@@ -265,9 +265,7 @@ def test_the_output_disk_is_full(world: World, flows: Flows, tmp_path: Path) -> 
         assert [p.name for p in disk.iterdir()] == ["o.zarr"]
 
 
-def test_the_scheduler_dies(
-    world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_scheduler_dies(world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run ends with an error instead of waiting for ever, and can be repeated."""
     monkeypatch.setenv("CYTOPAVE_WORKER_TIMEOUT_SECONDS", "10")
     script = (
