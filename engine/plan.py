@@ -10,10 +10,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from cytopave.engine.archive import write_bytes
 from cytopave.engine.image import Image
 from cytopave.engine.labels import LabelTarget
 from cytopave.engine.merge import Merge
-from cytopave.engine.scratch import Scratch, write_bytes
+from cytopave.engine.scratch import Scratch
 from cytopave.engine.segmenters import Segmenter
 from cytopave.engine.tiling import Grid
 

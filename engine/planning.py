@@ -14,7 +14,7 @@ from cytopave.engine.errors import OutputError, PlanError
 from cytopave.engine.image import open_image
 from cytopave.engine.labels import label_target
 from cytopave.engine.plan import Memory, Plan, batch_shape, tile_digest
-from cytopave.engine.scratch import DEFAULT_FOLDER
+from cytopave.engine.tenancy import DEFAULT_FOLDER
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from cytopave.engine.errors import LabelError, TileError
 from cytopave.engine.merge import Merge
 from cytopave.engine.planning import draft_plan
 from cytopave.engine.report import Report, Stage
-from cytopave.engine.scratch import claimed, occupied
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
+from cytopave.engine.tenancy import claimed, occupied
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.embedded import embedded_flow
 from cytopave.tasks.merge import (

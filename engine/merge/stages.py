@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cytopave.engine.archive import Archive, write_archive, write_array
 from cytopave.engine.merge.links import LINK, scan
 from cytopave.engine.merge.paint import Painter
 from cytopave.engine.merge.resolve import Resolution, resolve
-from cytopave.engine.scratch import VIEW, Archive, write_archive, write_array
 from cytopave.engine.seams import AxisSeams, SeamCounter
+from cytopave.engine.views import VIEW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
