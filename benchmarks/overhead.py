@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import zarr
-from images import check, n_objects, write_image
+from bench_images import check, n_objects, write_image
 from measure import Usage, measure
 from tables import machine, print_table
 

@@ -271,7 +271,8 @@ def test_the_scheduler_dies(world: World, flows: Flows, monkeypatch: pytest.Monk
     script = (
         "import distributed, time\n"
         "if __name__ == '__main__':\n"
-        "    c = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=':0')\n"
+        "    c = distributed.LocalCluster(n_workers=1, threads_per_worker=1,"
+        " dashboard_address=':0')\n"
         "    print(c.scheduler_address, flush=True); time.sleep(600)\n"
     )
     path = world.notes.parent / "scheduler.py"
