@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from cytopave.engine.errors import SegmenterError
-from cytopave.engine.segmenters import Cellpose, Custom, Segmenter, SegmenterBase, Threshold
+from cytopave.engine.segmenters import Cellpose, Custom, Segmenter, SegmenterBase, Stored, Threshold
 
 if TYPE_CHECKING:
     from cytopave.deployments.cli.options import Request
@@ -17,6 +17,7 @@ _KINDS: dict[str, type[SegmenterBase]] = {
     "cellpose": Cellpose,
     "threshold": Threshold,
     "custom": Custom,
+    "stored": Stored,
 }
 
 

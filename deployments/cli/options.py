@@ -37,7 +37,7 @@ class Request:
 
     name: str = "cells"
     """Name of the label image."""
-    segmenter: Literal["cellpose", "threshold", "stardist", "custom"] | None = None
+    segmenter: Literal["cellpose", "threshold", "stardist", "custom", "stored"] | None = None
     """Method; 'custom' where a function is given, else 'cellpose'."""
     function: str | None = None
     """Your own function, package.module:name; modules of this folder can be named."""
