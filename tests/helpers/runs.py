@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.ndimage as ndi
 
+from cytopave.engine.budget import Budget
 from cytopave.engine.labels import open_labels
 from cytopave.engine.merge import Merge, stages
-from cytopave.engine.planning import Budget, make_plan
+from cytopave.engine.planning import make_plan
 from cytopave.engine.segment import segment_tiles
 
 if TYPE_CHECKING:
