@@ -6,10 +6,13 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed import KilledWorker
+from distributed.client import FutureCancelledError
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.futures import PrefectWrappedFuture, as_completed
 from prefect.states import Crashed
+
+from cytopave.engine.errors import ClusterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -53,6 +56,9 @@ def run_window[Item, Result](
     Yields:
         One outcome an item, in the order in which they end. A task that fails, or that takes its
         worker down, is an outcome too; nothing is raised for it.
+
+    Raises:
+        ClusterError: The scheduler is gone, and with it every result to come.
     """
     waiting = iter(items)
     running: dict[PrefectFuture[Result], Item] = {}
@@ -70,6 +76,7 @@ def run_window[Item, Result](
 
 
 _NONE: Any = object()
+_SCHEDULER_LOST = "scheduler-connection-lost"
 
 
 def _outcome[Item, Result](item: Item, future: PrefectFuture[Result]) -> Outcome[Item, Result]:
@@ -77,6 +84,13 @@ def _outcome[Item, Result](item: Item, future: PrefectFuture[Result]) -> Outcome
         return Outcome(item, future.result(), None)
     except KilledWorker as error:
         _record_crash(future, error)
+        return Outcome(item, None, error)
+    except FutureCancelledError as error:
+        if error.reason == _SCHEDULER_LOST:
+            raise ClusterError(
+                "the connection to the cluster's scheduler was lost: the same command, on a "
+                "cluster that runs, continues where this run ended"
+            ) from error
         return Outcome(item, None, error)
     except Exception as error:  # noqa: BLE001  whatever it was is this item's outcome
         return Outcome(item, None, error)

@@ -20,12 +20,18 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-N_FIELDS = 5
+# The fields with the most nuclei, of two cell lines; the others are smaller or nearly empty.
+FIELDS = (
+    "validation/2022-05-26_RPE1/2198",
+    "validation/2022-10-14_U2OS/1",
+    "test/2022-10-14_U2OS/4",
+)
 
 
 @pytest.mark.skipif(weights.installed()[1] != 4, reason="the bundled network runs in Cellpose 4")
 def test_tiled_is_as_accurate_as_untiled(folder: Path) -> None:
-    fields = sorted(samples.nuclei_fields("held-out"), key=lambda f: -f.image.size)[:N_FIELDS]
+    fields = [f for f in samples.nuclei_fields("held-out") if f.name in FIELDS]
+    assert len(fields) == len(FIELDS)
     truth: list[np.ndarray] = []
     tiled: list[np.ndarray] = []
     untiled: list[np.ndarray] = []
@@ -39,6 +45,6 @@ def test_tiled_is_as_accurate_as_untiled(folder: Path) -> None:
         tiled.append(labels_of(path))
         # The same function, with the intensity range of the whole image, on the image at once.
         untiled.append(segmenter.load()(field.image))
-    whole = average_precision(truth, untiled)
+    whole, by_tiles = average_precision(truth, untiled), average_precision(truth, tiled)
     assert whole > 0.6
-    assert abs(average_precision(truth, tiled) - whole) <= 0.02
+    assert abs(by_tiles - whole) <= 0.02, (by_tiles, whole)

@@ -31,13 +31,13 @@ def test_reads_and_writes(
     mask = blobs((1000, 900))
     image = stores.ome_image(
         folder / "image.zarr",
-        mask.astype(np.uint8),
+        mask.astype(np.uint8) + 1,  # of nothing but zeros there is no file
         version=version,
         chunks=(64, 64),
         shards=shards,
     )
     request: dict[str, Any] = {
-        "segmenter": Threshold(threshold=0.5),
+        "segmenter": Threshold(threshold=1.5),
         "tiling": Tiling(tile=(128, 128), halo=16),  # an eighth
         "batch_seconds": 20,
     }

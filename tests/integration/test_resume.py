@@ -298,8 +298,8 @@ def test_two_runs_at_once(folder: Path, notes: Path, mask: np.ndarray, flows: Fl
     assert stores.listed(image) == ["cells", "others"]
     assert (labels_of(image) == 1).all()
     np.testing.assert_array_equal(labels_of(image, "others"), truth)
-    # The last to leave took the tiles along, and the staging folder of the one that lost.
-    assert [p.name for p in folder.iterdir()] == ["image.zarr"]
+    # Of the one that lost there may be tiles, for another name, and no hidden label image.
+    assert {p.name for p in folder.iterdir()} <= {"image.zarr", ".cytopave"}
     assert sorted(p.name for p in (image / "labels").iterdir() if p.is_dir()) == [
         "cells",
         "others",
