@@ -1,0 +1,1 @@
+"""What plain torch does too slowly on a GPU, in Triton."""
