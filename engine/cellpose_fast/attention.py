@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class FoldedAttention(torch.nn.Module):
+class FoldedAttention(torch.nn.Module):  # type: ignore[misc]
     """Takes the place of one `segment_anything` attention layer, with that layer's weights.
 
     Attributes:

@@ -50,12 +50,15 @@ def _heat(objects: Objects) -> torch.Tensor:
     heat arrives at the ends: hence 64 bits.
     """
     links = _links(objects)
-    if objects.pixels.is_cuda:
-        from cytopave.engine.cellpose_fast.kernels import diffuse
+    # one place more, always cold, stands for everything that is not of the object
+    heat = torch.zeros(len(objects.pixels) + 1, dtype=torch.float64, device=links.device)
+    rest = torch.ones_like(objects.area, dtype=torch.bool)
+    if heat.is_cuda:
+        from cytopave.engine.cellpose_fast import kernels
 
-        heat = diffuse(objects, links)
-    else:
-        heat = _diffuse(objects, links)
+        kernels.diffuse(heat, objects, links)
+        rest = objects.area > kernels.LARGEST
+    _diffuse(heat, objects, links, rest)
     _, up, down, left, right = (heat[link] for link in links[:5])
     return torch.stack([down - up, right - left])
 
@@ -79,15 +82,16 @@ def _links(objects: Objects) -> torch.Tensor:
     return links
 
 
-def _diffuse(objects: Objects, links: torch.Tensor) -> torch.Tensor:
-    """Heat of each pixel, and of the place behind the last, which stays cold."""
-    heat = torch.zeros(len(objects.pixels) + 1, dtype=torch.float64, device=links.device)
-    sources, steps = objects.sources(), objects.steps
+def _diffuse(
+    heat: torch.Tensor, objects: Objects, links: torch.Tensor, which: torch.Tensor
+) -> None:
+    """Spread heat in some of the objects, in place."""
+    sources, steps = objects.sources()[which], objects.steps
     done = 0
-    for end in steps.unique().tolist():
-        going = (steps >= end)[objects.ids].nonzero().squeeze(1)
+    for end in steps[which].unique().tolist():
+        going = (which & (steps >= end))[objects.ids].nonzero().squeeze(1)
         around = links[:, going].contiguous()
-        lit = sources[steps >= end]
+        lit = sources[steps[which] >= end]
         for _ in range(done, end):
             heat[lit] += 1
             total = heat.index_select(0, around[0])
@@ -95,4 +99,3 @@ def _diffuse(objects: Objects, links: torch.Tensor) -> torch.Tensor:
                 total += heat.index_select(0, link)
             heat[going] = total / len(_AROUND)
         done = end
-    return heat

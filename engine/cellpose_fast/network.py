@@ -63,12 +63,12 @@ class Network:
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self.net.parameters()).device  # type: ignore[no-any-return]
+        return next(self.net.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
         """What it computes in."""
-        return self.net.dtype  # type: ignore[no-any-return]
+        return self.net.dtype
 
     def set_batch(self, batch: int) -> None:
         """Evaluate so many patches at a time; always one on the CPU.
@@ -77,7 +77,6 @@ class Network:
         """
         self.batch = batch if self.device.type == "cuda" else 1
 
-    @torch.no_grad()
     def __call__(self, patches: torch.Tensor) -> torch.Tensor:
         """Evaluate patches ``(n, C, 256, 256)``: ``(n, 3, 256, 256)`` in the network's type.
 
@@ -86,7 +85,7 @@ class Network:
         out = torch.empty(
             (len(patches), CHANNELS_OUT, SIDE, SIDE), dtype=self.dtype, device=self.device
         )
-        with self._kernels():
+        with torch.no_grad(), self._kernels():
             for start in range(0, len(patches), self.batch):
                 part = patches[start : start + self.batch].to(self.dtype)
                 filled = F.pad(part, (0,) * 7 + (self.batch - len(part),))

@@ -60,10 +60,14 @@ class Objects:
         own = keep[self.ids]
         numbers = keep.cumsum(0) - 1
         return Objects(
-            self.pixels[own],
-            numbers[self.ids[own]],
-            *(v[keep] for v in (self.area, self.top, self.left, self.rows, self.columns)),
-            self.shape,
+            pixels=self.pixels[own],
+            ids=numbers[self.ids[own]],
+            area=self.area[keep],
+            top=self.top[keep],
+            left=self.left[keep],
+            rows=self.rows[keep],
+            columns=self.columns[keep],
+            shape=self.shape,
         )
 
     def image(self) -> torch.Tensor:
