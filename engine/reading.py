@@ -1,4 +1,4 @@
-"""Reading the windows of many tiles: each chunk is decoded once, and kept until its last use."""
+"""Reading what many tiles need: each chunk is decoded once, and kept until its last use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from cytopave.engine.boxes import Box
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from cytopave.engine.image import Image
     from cytopave.engine.tiling import Tile
@@ -21,8 +21,12 @@ type Chunk = tuple[int, ...]
 """Position of a chunk in the grid of chunks: (T, C, [Z], Y, X)."""
 
 
+def _window(tile: Tile) -> Box:
+    return tile.window
+
+
 class TileReader:
-    """Reads the windows of tiles that are known in advance.
+    """Reads the windows of tiles that are known in advance, or larger regions around them.
 
     Windows overlap by their halos, and chunks rarely end where tiles do, so that neighbours
     need the same chunks. The reader counts how many of its tiles need a chunk (the inner chunk
@@ -39,22 +43,38 @@ class TileReader:
         peak_bytes: The most that they ever were.
     """
 
-    def __init__(self, image: Image, tiles: Sequence[Tile], *, channels: Sequence[int]) -> None:
+    def __init__(
+        self,
+        image: Image,
+        tiles: Sequence[Tile],
+        *,
+        channels: Sequence[int],
+        region: Callable[[Tile], Box] = _window,
+    ) -> None:
+        """Make a reader.
+
+        Args:
+            image: What is read.
+            tiles: All tiles that will be read.
+            channels: Indices of channels; empty where the image has no channel axis.
+            region: What to read for a tile; within the image.
+        """
         self.decoded = 0
         self.kept_bytes = 0
         self.bytes_read = 0
         self.peak_bytes = 0
         self._image = image
         self._channels = tuple(channels) or tuple(range(image.n_channels))
-        self._bounds = _bounds(image, tiles, self._channels)
-        self._uses = Counter(c for t in tiles for c in _chunks(image, t, self._channels))
-        self._tiles = frozenset(tile.index for tile in tiles)
-        self._unread = set(self._tiles)
+        self._regions = {tile.index: region(tile) for tile in tiles}
+        parts = [(tile.time, self._regions[tile.index]) for tile in tiles]
+        self._bounds = _bounds(image, parts, self._channels)
+        self._uses = Counter(c for part in parts for c in _chunks(image, *part, self._channels))
+        self._unread = set(self._regions)
         self._kept: dict[Chunk, np.ndarray] = {}
         self._lock = threading.Lock()
 
     def read(self, tile: Tile) -> np.ndarray:
-        """Pixels of a tile's window in native byte order.
+        """Pixels of a tile's region in native byte order.
 
         Returns:
             (C, [Z], Y, X) for more than one channel, else ([Z], Y, X).
@@ -63,11 +83,12 @@ class TileReader:
             CorruptError: A chunk is truncated or damaged.
             ValueError: The tile is not one of the reader's.
         """
-        if tile.index not in self._tiles:
-            raise ValueError(f"{tile} is not one of the {len(self._tiles)} tiles of this reader")
-        out = np.empty((len(self._channels), *tile.window.shape), self._image.dtype)
+        if tile.index not in self._regions:
+            raise ValueError(f"{tile} is not one of the {len(self._regions)} tiles of this reader")
+        region = self._regions[tile.index]
+        out = np.empty((len(self._channels), *region.shape), self._image.dtype)
         with self._lock:
-            needed = list(_chunks(self._image, tile, self._channels))
+            needed = list(_chunks(self._image, tile.time, region, self._channels))
             last = self._last_uses(tile, needed)
             for chunk in needed:
                 if chunk in self._kept:
@@ -107,8 +128,9 @@ class TileReader:
 
     def _paste(self, block: np.ndarray, box: Box, tile: Tile, out: np.ndarray) -> None:
         spatial = Box(box.start[2:], box.stop[2:])
-        shared = spatial.intersect(tile.window)
-        source, target = shared.within(spatial), shared.within(tile.window)
+        region = self._regions[tile.index]
+        shared = spatial.intersect(region)
+        source, target = shared.within(spatial), shared.within(region)
         pixels = block[tile.time - box.start[0]]
         for i, channel in enumerate(self._channels):
             if box.start[1] <= channel < box.stop[1]:
@@ -132,26 +154,26 @@ def chunk_reads(
     decodes = 0
     distinct: set[Chunk] = set()
     for batch in batches:
-        needed = {chunk for tile in batch for chunk in _chunks(image, tile, picked)}
+        needed = {c for tile in batch for c in _chunks(image, tile.time, tile.window, picked)}
         decodes += len(needed)
         distinct |= needed
     return decodes, len(distinct)
 
 
-def _chunks(image: Image, tile: Tile, channels: Sequence[int]) -> Iterator[Chunk]:
+def _chunks(image: Image, time: int, region: Box, channels: Sequence[int]) -> Iterator[Chunk]:
     t, c, *spatial = image.canonical_chunks
     ranges = [
         range(a // n, -(-b // n))
-        for a, b, n in zip(tile.window.start, tile.window.stop, spatial, strict=True)
+        for a, b, n in zip(region.start, region.stop, spatial, strict=True)
     ]
-    return itertools.product([tile.time // t], sorted({i // c for i in channels}), *ranges)
+    return itertools.product([time // t], sorted({i // c for i in channels}), *ranges)
 
 
-def _bounds(image: Image, tiles: Sequence[Tile], channels: Sequence[int]) -> Box:
-    """The smallest box that holds all the tiles' windows: nothing outside it need be kept."""
-    starts = [(t.time, min(channels), *t.window.start) for t in tiles]
-    stops = [(t.time + 1, max(channels) + 1, *t.window.stop) for t in tiles]
-    if not tiles:
+def _bounds(image: Image, parts: Sequence[tuple[int, Box]], channels: Sequence[int]) -> Box:
+    """The smallest box that holds all these (time, region): nothing outside it need be kept."""
+    starts = [(time, min(channels), *region.start) for time, region in parts]
+    stops = [(time + 1, max(channels) + 1, *region.stop) for time, region in parts]
+    if not parts:
         return Box.of((0,) * len(image.canonical_chunks))
     columns = zip(*starts, strict=True), zip(*stops, strict=True)
     return Box(tuple(map(min, columns[0])), tuple(map(max, columns[1])))

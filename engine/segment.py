@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cytopave.engine.errors import LabelError, OutOfMemoryError, TileError
 from cytopave.engine.oom import attempt, release_gpu_memory
+from cytopave.engine.place import Place
 from cytopave.engine.reading import TileReader
 from cytopave.engine.segmenters.checks import checked
 
@@ -56,7 +57,9 @@ def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
     work = Work(reused=len(indices) - len(tiles))
     if not tiles:
         return work
-    reader = TileReader(plan.image, tiles, channels=plan.channels)
+    reader = TileReader(
+        plan.image, tiles, channels=plan.channels, region=lambda tile: _place(plan, tile).region
+    )
     segmenter = plan.segmenter
     failures: list[str] = []
     exhausted: list[str] = []
@@ -85,7 +88,7 @@ def _segment_tile(
     since = time.perf_counter()
     pixels = reader.read(tile)
     since = work.timed("read", since)
-    labels, segmenter = _call(segmenter, pixels, tile)
+    labels, segmenter = _call(segmenter, pixels, _place(plan, tile), tile)
     since = work.timed("segment", since)
     dense, n = checked(labels, tile.window.shape, f"{segmenter.title}, on {tile},")
     plan.scratch.commit(plan.grid, tile, dense)
@@ -95,11 +98,19 @@ def _segment_tile(
     return segmenter
 
 
-def _call(segmenter: Segmenter, pixels: np.ndarray, tile: Tile) -> tuple[np.ndarray, Segmenter]:
+def _place(plan: Plan, tile: Tile) -> Place:
+    shape = plan.image.spatial_shape
+    region = plan.segmenter.region(tile.window, shape)
+    return Place(plan.digest, tile.time, shape, region, tile.window)
+
+
+def _call(
+    segmenter: Segmenter, pixels: np.ndarray, place: Place, tile: Tile
+) -> tuple[np.ndarray, Segmenter]:
     """Labels of a tile, with ever smaller patch batches while the GPU's memory does not suffice."""
     while True:
         try:
-            return attempt(_function(segmenter, pixels)), segmenter
+            return attempt(_function(segmenter, pixels, place)), segmenter
         except OutOfMemoryError as error:
             message = f"{tile}: {error}"
         # Outside the handler, so that nothing of the failed attempt is alive any more.
@@ -112,5 +123,5 @@ def _call(segmenter: Segmenter, pixels: np.ndarray, tile: Tile) -> tuple[np.ndar
         segmenter = smaller
 
 
-def _function(segmenter: Segmenter, pixels: np.ndarray) -> Callable[[], np.ndarray]:
-    return lambda: segmenter.load()(pixels)
+def _function(segmenter: Segmenter, pixels: np.ndarray, place: Place) -> Callable[[], np.ndarray]:
+    return lambda: segmenter.at(place)(pixels)

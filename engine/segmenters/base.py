@@ -15,7 +15,9 @@ from cytopave.engine.segmenters.memory import half_of_the_budget
 if TYPE_CHECKING:
     import numpy as np
 
+    from cytopave.engine.boxes import Box
     from cytopave.engine.image import Image
+    from cytopave.engine.place import Place
 
 type LabelFunction = Callable[[np.ndarray], np.ndarray]
 """``f(tile) -> labels``: ``tile`` is ``(C, [Z], Y, X)`` if more than one channel was selected,
@@ -26,7 +28,8 @@ class SegmenterBase(BaseModel, ABC):
     """A segmentation method and its parameters: a value that travels between processes.
 
     The life of a segmenter: `resolve` once, before any tile runs; `digest` and `provenance` of the
-    resolved value; `load` on each worker; `release` and `smaller` after the GPU ran out of memory.
+    resolved value; `region` of each tile's window; `load` on each worker, and `at` for each tile;
+    `release` and `smaller` after the GPU ran out of memory.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,6 +59,25 @@ class SegmenterBase(BaseModel, ABC):
         Raises:
             SegmenterError: This worker cannot do what was resolved.
         """
+
+    def region(self, window: Box, shape: tuple[int, ...]) -> Box:
+        """What has to be read for the labels of a window: the window, unless a method sees further.
+
+        Args:
+            window: The window, within the image.
+            shape: Spatial shape of the whole image.
+        """
+        return window
+
+    def at(self, place: Place) -> LabelFunction:
+        """The function for one place: from the pixels of its region to the labels of its window.
+
+        The same function everywhere, unless a method's result depends on the place in the image.
+
+        Raises:
+            SegmenterError: As `load`.
+        """
+        return self.load()
 
     def release(self) -> None:
         """Drop what `load` keeps, so that its memory can be freed; the next tile loads it again."""

@@ -1,8 +1,8 @@
 """Cellpose 3 and 4, one tile at a time, with everything that is global fixed beforehand.
 
-The result of a tile depends on the tile's pixels alone and not on its size or its content's
-statistics, as far as Cellpose lets: percentiles, sizes, step counts and diameters are fixed by
-`resolve`. What is left is Cellpose's own grid of patches, which it lays anew in each tile.
+Percentiles, sizes, step counts and diameters are fixed by `resolve`. On the fast path nothing else
+depends on the tile: objects are those of the undivided image. On the stock path Cellpose lays its
+own grid of patches anew in each tile, and its result depends on the tile as far as that goes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from cytopave.engine.errors import SegmenterError
+from cytopave.engine.segmenters import cellpose_placed as placed
 from cytopave.engine.segmenters import cellpose_weights as weights
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
 from cytopave.engine.segmenters.intensities import intensity_ranges
@@ -35,7 +36,10 @@ from cytopave.engine.segmenters.memory import (
 )
 
 if TYPE_CHECKING:
+    from cytopave.engine.boxes import Box
+    from cytopave.engine.cellpose_fast.evaluate import Evaluator
     from cytopave.engine.image import Image
+    from cytopave.engine.place import Place
     from cytopave.engine.segmenters.cellpose_common import Built, Evaluation
 
 Percentile = Annotated[float, Field(ge=0, le=100)]
@@ -79,8 +83,12 @@ class Cellpose(SegmenterBase):
         Field(description="Steps along the flows. Empty: 200 times the scaling by the diameter."),
     ] = None
     batch_size: Annotated[
-        PositiveInt, Field(description="Patches that the network evaluates at a time.")
-    ] = 8
+        PositiveInt | None,
+        Field(
+            description="Patches that the network evaluates at a time on a GPU. Empty: 32 on the "
+            "fast path, 8 on the stock path."
+        ),
+    ] = None
     percentiles: Annotated[
         tuple[Percentile, Percentile],
         Field(description="Percentiles of the whole image that become 0 and 1."),
@@ -116,8 +124,13 @@ class Cellpose(SegmenterBase):
         ),
     ] = "auto"
     path: Annotated[
-        Literal["stock"], Field(description="'stock' evaluates through Cellpose's own classes.")
-    ] = "stock"
+        Literal["auto", "fast", "stock"],
+        Field(
+            description="'fast' evaluates patches on one grid for the whole image, so that tiles "
+            "agree, and stays on the GPU; for networks of Cellpose 4, in two dimensions. 'stock' "
+            "evaluates each tile through Cellpose's own classes. 'auto' is fast where that applies."
+        ),
+    ] = "auto"
     sha256: Annotated[
         str | None,
         Field(
@@ -181,6 +194,7 @@ class Cellpose(SegmenterBase):
             "sha256": network.sha256,
             "network": network,
             "use_bfloat16": self.use_bfloat16 and network.generation == 4,
+            "path": placed.resolved_path(self.path, network, volume=self.do_3D),
         }
         return self.model_copy(update=filled)
 
@@ -217,14 +231,35 @@ class Cellpose(SegmenterBase):
             return network.diam_mean / self.diameter
         return 1.0 if network.generation == 4 else network.diam_mean / network.diam_labels
 
+    def region(self, window: Box, shape: tuple[int, ...]) -> Box:
+        """On the fast path all that the patches see which cover the window, else the window."""
+        if self.path == "fast" and self.network is not None:
+            return placed.region(window, shape, rescale=self._rescale(self.network))
+        return window
+
+    def at(self, place: Place) -> LabelFunction:
+        """The function for one place; its network is built once per process.
+
+        Raises:
+            SegmenterError: As `load`.
+        """
+        if self.path != "fast":
+            return self.load()
+        how = self._evaluation()
+        self._evaluator()
+        return functools.partial(self._segment_at, place=place, how=how)
+
     def load(self) -> LabelFunction:
-        """The function that segments one tile; its network is built once per process.
+        """The function that segments one tile as an image by itself.
 
         Raises:
             SegmenterError: Not resolved; or this worker has other weights, another Cellpose, or no
                 GPU where one was asked for.
         """
         how = self._evaluation()
+        if self.path == "fast":
+            self._evaluator()
+            return functools.partial(self._segment_at, place=None, how=how)
         self._built()
         return functools.partial(self._segment, how=how)
 
@@ -240,10 +275,34 @@ class Cellpose(SegmenterBase):
             cellprob_threshold=self.cellprob_threshold,
             min_size=self.min_size,
             niter=self.niter,
-            batch_size=self.batch_size,
+            batch_size=self.patch_batch,
             volume=self.do_3D,
             anisotropy=self.anisotropy,
             flow3D_smooth=self.flow3D_smooth,
+        )
+
+    @property
+    def patch_batch(self) -> int:
+        """Patches at a time: as asked, else what suits the path."""
+        return self.batch_size or (32 if self.path == "fast" else 8)
+
+    def _segment_at(self, tile: np.ndarray, *, place: Place | None, how: Evaluation) -> np.ndarray:
+        assert self.network is not None
+        place = place or placed.whole(tile, len(how.intensity))
+        rescale = self._rescale(self.network)
+        return placed.evaluate(self._evaluator(), tile, place, how, rescale=rescale)
+
+    def _evaluator(self) -> Evaluator:
+        return _evaluators.get(self._network_key(), self._build_evaluator)
+
+    def _build_evaluator(self) -> Evaluator:
+        path, network = self._weights()
+        return placed.build(
+            path,
+            network,
+            device=self.device,
+            bfloat16=self.use_bfloat16,
+            batch=self.patch_batch,
         )
 
     def _segment(self, tile: np.ndarray, *, how: Evaluation) -> np.ndarray:
@@ -283,12 +342,13 @@ class Cellpose(SegmenterBase):
     def release(self) -> None:
         """Drop the network that this process keeps; the next tile builds it again."""
         _networks.drop()
+        _evaluators.drop()
 
     def smaller(self) -> Self | None:
         """The same with half the patches at a time, or None at one."""
-        if self.batch_size == 1:
+        if self.patch_batch == 1:
             return None
-        return self.model_copy(update={"batch_size": self.batch_size // 2})
+        return self.model_copy(update={"batch_size": self.patch_batch // 2})
 
     @property
     def diameter_px(self) -> float | None:
@@ -339,7 +399,7 @@ class Cellpose(SegmenterBase):
             weight_bytes=weight,
             stored_bytes=stored,
             patch_bytes=patch,
-            batch_size=self.batch_size,
+            batch_size=self.patch_batch,
             volume=self.do_3D,
             flow_check=self.flow_threshold > 0,
         )
@@ -347,6 +407,7 @@ class Cellpose(SegmenterBase):
 
 _networks: Kept[Built] = Kept()
 """One at a time: each may fill a GPU."""
+_evaluators: Kept[Evaluator] = Kept()
 
 
 def _check_channels(selected: int, generation: weights.Generation) -> None:

@@ -1,0 +1,7 @@
+"""Cellpose 4 in which nobody can find the tiles: one evaluation in torch for CPU and GPU.
+
+Each step depends on places in the whole image and never on the tile: the patches that the network
+sees (`patches`), their average, the steps along the flows (`dynamics`), and the check of the flows
+(`flow_error`). `attention` and `network` make the network fast without changing what it computes,
+`kernels` holds what plain torch does too slowly on a GPU.
+"""

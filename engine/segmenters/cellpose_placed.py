@@ -1,0 +1,106 @@
+"""The fast path of Cellpose 4: networks evaluated by `cytopave.engine.cellpose_fast`."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from cytopave.engine.boxes import Box
+from cytopave.engine.cellpose_fast.patches import axis
+from cytopave.engine.errors import SegmenterError
+from cytopave.engine.place import Place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+    from cytopave.engine.cellpose_fast.evaluate import Evaluator
+    from cytopave.engine.segmenters.cellpose_common import Evaluation
+    from cytopave.engine.segmenters.cellpose_weights import Network
+
+
+def obstacle(network: Network, *, volume: bool) -> str | None:
+    """Why the fast path does not apply, or None where it does."""
+    if network.generation != 4:
+        return "it evaluates networks of Cellpose 4, and this one is of Cellpose 3"
+    if network.encoder is None:
+        return "it evaluates networks with a SAM encoder, and this one has another"
+    if volume:
+        return "it segments planes, and do_3D=True was asked for"
+    return None
+
+
+def resolved_path(asked: str, network: Network, *, volume: bool) -> str:
+    """``fast`` or ``stock``.
+
+    Raises:
+        SegmenterError: The fast path was asked for and does not apply.
+    """
+    why_not = obstacle(network, volume=volume)
+    if asked == "fast" and why_not:
+        raise SegmenterError(f"path='fast' does not apply: {why_not}; take path='auto'")
+    return "stock" if asked == "stock" or why_not else "fast"
+
+
+def region(window: Box, shape: tuple[int, ...], *, rescale: float) -> Box:
+    """What the patches that cover a window see of the image."""
+    spans = [
+        axis(n, rescale).span(a, b).read
+        for n, a, b in zip(shape[-2:], window.start[-2:], window.stop[-2:], strict=True)
+    ]
+    return Box(
+        (*window.start[:-2], *(a for a, _ in spans)), (*window.stop[:-2], *(b for _, b in spans))
+    )
+
+
+def build(path: Path, network: Network, *, device: str, bfloat16: bool, batch: int) -> Evaluator:
+    """Build the network, load its weights and fold its attention.
+
+    Raises:
+        SegmenterError: No such device, or the file lacks tensors that the network has.
+    """
+    from cytopave.engine.cellpose_fast.evaluate import Evaluator
+    from cytopave.engine.cellpose_fast.network import Network as FastNetwork
+    from cytopave.engine.segmenters.cellpose_adapter import torch_device
+    from cytopave.engine.segmenters.cellpose_v4 import CellposeV4
+
+    built = CellposeV4.build(path, network, torch_device(device), bfloat16=bfloat16)
+    return Evaluator(FastNetwork(built.model.net, batch=batch))
+
+
+def evaluate(
+    evaluator: Evaluator, tile: np.ndarray, place: Place, how: Evaluation, *, rescale: float
+) -> np.ndarray:
+    """Labels of the place's window.
+
+    Args:
+        evaluator: What `build` returned.
+        tile: Pixels of the place's region, ``([Z], Y, X)`` with Z of one plane, preceded by C for
+            more than one channel.
+        place: Where that is.
+        how: Every parameter.
+        rescale: Factor by which the image is scaled for the network.
+    """
+    from cytopave.engine.cellpose_fast.evaluate import Recipe
+
+    recipe = Recipe(
+        rescale=rescale,
+        intensity=how.intensity,
+        flow_threshold=how.flow_threshold,
+        cellprob_threshold=how.cellprob_threshold,
+        min_size=how.min_size,
+        steps=how.niter,
+    )
+    planes = tile.reshape(len(how.intensity), *tile.shape[-2:])
+    evaluator.network.set_batch(how.batch_size)
+    return evaluator(planes, place, recipe).reshape(place.window.shape)
+
+
+_alone = itertools.count()
+
+
+def whole(tile: np.ndarray, channels: int) -> Place:
+    """The place of a tile that is an image by itself, unlike any other."""
+    box = Box.of(tile.shape if channels == 1 else tile.shape[1:])
+    return Place(f"alone {next(_alone)}", 0, box.shape, box, box)
