@@ -32,6 +32,7 @@ from cytopave.blocks.cluster import GIL_REASON, Cluster, resolve_cluster
 from cytopave.engine.errors import ClusterError
 from cytopave.engine.settings import load_settings
 from cytopave.engine.vram import probe_gpu
+from cytopave.tasks.guard import end_with_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,7 +207,7 @@ def embedded_api(*, timeout_seconds: int = 120) -> str:
     """Start the temporary API of this process, if no PREFECT_API_URL is set.
 
     A flow starts it by itself; starting it before allows for a slow machine (Prefect waits 20 s)
-    and it serves all flow runs of the process. It ends with the process.
+    and it serves all flow runs of the process. It ends with the process, also when that is killed.
 
     Args:
         timeout_seconds: Longest wait.
@@ -222,6 +223,8 @@ def embedded_api(*, timeout_seconds: int = 120) -> str:
     # Its telemetry would report a deployment that is none, and can lock a fresh database.
     with temporary_settings({PREFECT_SERVER_ANALYTICS_ENABLED: False}), _shielded():
         server.start(timeout=timeout_seconds)
+    if server.server_process is not None:
+        end_with_us(server.server_process.pid)
     return server.api_url
 
 

@@ -32,14 +32,16 @@ class Process:
                 start_new_session=True,
             )
 
-    def kill_when(self, condition: Callable[[], bool], *, timeout: float = 180) -> None:
-        """Kill the whole group as soon as something is so."""
+    def kill_when(
+        self, condition: Callable[[], bool], *, group: bool = True, timeout: float = 240
+    ) -> None:
+        """Kill the whole group, or the flow's process alone, as soon as something is so."""
         deadline = time.monotonic() + timeout
         while not condition():
             assert self._popen.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.002)
-        os.killpg(self._popen.pid, signal.SIGKILL)
+        (os.killpg if group else os.kill)(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
 
     def wait(self, *, timeout: float = 240) -> None:
