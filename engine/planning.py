@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cytopave.engine.boxes import Box
 from cytopave.engine.budget import host_budget
 from cytopave.engine.errors import OutputError, PlanError
 from cytopave.engine.image import open_image
@@ -134,8 +135,12 @@ def tile_need(
     )
     if budget.on_gpu and segmenter.uses_gpu:
         return segmenter.device_bytes(window, np.dtype(image.dtype).itemsize, n_channels)
+    start = tuple((n - w) // 2 for n, w in zip(grid.shape, window, strict=True))
+    middle = Box(start, tuple(a + w for a, w in zip(start, window, strict=True)))
+    region = segmenter.region(middle, grid.shape)
     # Pixels as read and as float32 for the function, its labels (int64 at worst), the dense copy.
-    return math.prod(window) * (n_channels * (np.dtype(image.dtype).itemsize + 4) + 8 + 4)
+    itemsize = np.dtype(image.dtype).itemsize
+    return region.size * n_channels * (itemsize + 4) + middle.size * (8 + 4)
 
 
 def scratch_root(store: str, scratch: Path | None) -> Path:

@@ -94,7 +94,7 @@ class Evaluator:
             flows = self.flows(pixels, place, recipe)
             objects = self.objects(flows, recipe)
             labels = objects.image().cpu().numpy()
-            boxes = _boxes(objects)
+            boxes = boxes_of(objects)
             self._mark("download")
         labels = drop_small(fill_holes(labels, boxes), recipe.min_size)
         self._mark("holes")
@@ -269,7 +269,7 @@ def _listed(
     return Objects.of(foreground[own], new[numbers[own]], int(keep.sum()), shape)
 
 
-def _boxes(objects: Objects) -> np.ndarray:
+def boxes_of(objects: Objects) -> np.ndarray:
     """The objects that may have holes, of type `BOX`."""
     found = objects.hollow().nonzero().squeeze(1)
     boxes = np.zeros(len(found), BOX)

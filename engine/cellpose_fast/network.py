@@ -57,7 +57,10 @@ class Network:
         self.batch = 1
         self.set_batch(batch)
         self._layers = fold(net, side=SIDE // net.ps)
-        self.kernel = self._choose_kernel()
+        self.kernel: Kernel | None = None
+        if self.device.type == "cuda":
+            layer = self._layers[0]
+            self.use(next(k for k in CUDA_KERNELS if _runs(k, layer, self.dtype)))
         self._forward = torch.compile(net, dynamic=False) if compiled else net
 
     @property
@@ -77,6 +80,12 @@ class Network:
         """
         self.batch = batch if self.device.type == "cuda" else 1
 
+    def use(self, kernel: Kernel) -> None:
+        """Attend by that kernel from now on, on CUDA; chosen at the start, for comparisons."""
+        self.kernel = kernel
+        set_narrow(self._layers, narrow=kernel.narrow)
+        logger.debug("Attention runs by %s.", kernel.backend.name)
+
     def __call__(self, patches: torch.Tensor) -> torch.Tensor:
         """Evaluate patches ``(n, C, 256, 256)``: ``(n, 3, 256, 256)`` in the network's type.
 
@@ -94,15 +103,6 @@ class Network:
 
     def _kernels(self) -> AbstractContextManager[Any]:
         return contextlib.nullcontext() if self.kernel is None else sdpa_kernel(self.kernel.backend)
-
-    def _choose_kernel(self) -> Kernel | None:
-        if self.device.type != "cuda":
-            return None
-        layer = self._layers[0]
-        kernel = next(k for k in CUDA_KERNELS if _runs(k, layer, self.dtype))
-        set_narrow(self._layers, narrow=kernel.narrow)
-        logger.info("Attention runs by %s.", kernel.backend.name)
-        return kernel
 
 
 def _runs(kernel: Kernel, layer: FoldedAttention, dtype: torch.dtype) -> bool:

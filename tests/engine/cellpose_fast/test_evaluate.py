@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from networks import stock, tiny
+from scipy import ndimage
+
+from cytopave.engine.boxes import Box
+from cytopave.engine.cellpose_fast.evaluate import Evaluator, Recipe
+from cytopave.engine.cellpose_fast.network import Network
+from cytopave.engine.place import Place
+from cytopave.engine.score import average_precision
+from cytopave.engine.segmenters.cellpose_placed import region
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RECIPE = Recipe(1.0, ((500.0, 9000.0),), 0.4, 0.0, 15, 200)
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return Network(tiny(), batch=1)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def nuclei(shape: tuple[int, int], *, seed: int = 0, radius: float = 11) -> np.ndarray:
+    """Blurred ellipses with some noise, uint16; few touch, some are cut by the border."""
+    random = np.random.default_rng(seed)
+    image = np.zeros(shape)
+    y, x = np.indices(shape)
+    for _ in range(int(np.prod(shape) / (5 * radius**2))):
+        cy, cx = random.uniform(0, shape[0]), random.uniform(0, shape[1])
+        a, b = radius * random.uniform(0.7, 1.2, 2)
+        own = ((y - cy) / a) ** 2 + ((x - cx) / b) ** 2 <= 1
+        if not image[own].any():
+            image[own] = random.uniform(0.4, 1)
+    image = 9000 * ndimage.gaussian_filter(image, 1.5) + random.normal(400, 150, shape)
+    return image.clip(0).astype(np.uint16)
+
+
+def whole(shape: tuple[int, ...], name: str = "image") -> Place:
+    return Place(name, 0, shape, Box.of(shape), Box.of(shape))
+
+
+def part(window: Box, shape: tuple[int, ...], recipe: Recipe = RECIPE) -> Place:
+    return Place("image", 0, shape, region(window, shape, rescale=recipe.rescale), window)
+
+
+def of_stock(image: np.ndarray, recipe: Recipe, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Labels of Cellpose's own `eval`, and its flows and logits ``(3, Y, X)``."""
+    labels, (_, flows, logits), _ = stock(tiny()).eval(
+        image.astype(np.float32),
+        channel_axis=None if image.ndim == 2 else 0,
+        normalize={"lowhigh": [list(r) for r in recipe.intensity]},
+        diameter=None if recipe.rescale == 1 else 30 / recipe.rescale,
+        max_size_fraction=1.0,
+        niter=recipe.steps,
+        **settings,
+    )
+    return labels, np.concatenate([flows, logits[None]])
+
+
+@pytest.mark.parametrize(
+    ("shape", "rescale"), [((451, 300), 1.0), ((150, 250), 1.0), ((300, 420), 30 / 22)]
+)
+def test_it_is_cellposes_own_eval_of_the_whole_image(
+    network: Network, shape: tuple[int, int], rescale: float
+) -> None:
+    image = nuclei(shape, radius=11 / rescale)
+    recipe = replace(RECIPE, rescale=rescale)
+    evaluator = Evaluator(network)
+    flows = evaluator.flows(image[None], whole(shape), recipe).numpy()
+    labels = evaluator(image[None], whole(shape), recipe)
+    expected, stocks_flows = of_stock(image, recipe)
+    np.testing.assert_allclose(flows, stocks_flows, atol=2e-3)
+    assert expected.max() > 15
+    assert abs(int(labels.max()) - int(expected.max())) <= 1
+    assert average_precision(expected, labels, threshold=0.9) > 0.95
+
+
+def test_two_channels_are_evaluated_together(network: Network) -> None:
+    image = np.stack([nuclei((180, 200)), nuclei((180, 200), seed=1)])
+    recipe = replace(RECIPE, intensity=((400, 9000), (300, 12000)))
+    flows = Evaluator(network).flows(image, whole((180, 200)), recipe)
+    _, expected = of_stock(image, recipe)
+    np.testing.assert_allclose(flows.numpy(), expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("rescale", [1.0, 30 / 24])
+def test_tiles_see_what_the_whole_image_sees(network: Network, rescale: float) -> None:
+    shape = (500, 430)
+    image = nuclei(shape, seed=2)[None]
+    recipe = replace(RECIPE, rescale=rescale)
+    everything = Evaluator(network).flows(image, whole(shape), recipe)
+    tiles = Evaluator(network)
+    for window in Box.of(shape).blocks((211, 300)):
+        place = part(window, shape, recipe)
+        flows = tiles.flows(image[:, *place.region.slices], place, recipe)
+        assert torch.equal(flows, everything[:, *window.slices])
+    assert tiles.reused > 0, "tiles share patches"
+
+
+def test_patches_of_another_image_time_or_range_are_not_taken(network: Network) -> None:
+    image = nuclei((100, 90))[None]
+    evaluator = Evaluator(network)
+    place = whole((100, 90))
+    evaluator.flows(image, place, RECIPE)
+    for other in (replace(place, image="other"), replace(place, time=1)):
+        evaluator.flows(image, other, RECIPE)
+    evaluator.flows(image, place, replace(RECIPE, intensity=((0.0, 1.0),)))
+    assert (evaluator.evaluated, evaluator.reused) == (4, 0)
+    evaluator.flows(image, place, replace(RECIPE, flow_threshold=0.0))
+    assert (evaluator.evaluated, evaluator.reused) == (4, 1)
+
+
+def test_only_so_many_patches_are_kept(network: Network) -> None:
+    image = nuclei((100, 90))[None]
+    each = 3 * 256 * 256 * 4
+    evaluator = Evaluator(network, keep_bytes=2 * each)
+    for name in ("a", "b", "c", "b", "a"):
+        evaluator.flows(image, whole((100, 90), name), RECIPE)
+    assert (evaluator.evaluated, evaluator.reused) == (4, 1)
+
+
+def test_the_same_twice_to_the_last_bit(network: Network) -> None:
+    image = nuclei((300, 280), seed=3)[None]
+    first, second = (Evaluator(network)(image, whole((300, 280)), RECIPE) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 40), (3, 2), (17, 300)])
+def test_images_of_any_size_are_evaluated(network: Network, shape: tuple[int, int]) -> None:
+    labels = Evaluator(network)(np.zeros((1, *shape), np.uint8), whole(shape), RECIPE)
+    np.testing.assert_array_equal(labels, np.zeros(shape))
+
+
+def test_what_is_not_finite_does_not_spread(network: Network) -> None:
+    image = nuclei((120, 130), seed=4).astype(np.float32)
+    low, high = RECIPE.intensity[0]
+    clean = image.copy()
+    for place, bad, good in ((5, np.nan, low), (40, -np.inf, low), (77, np.inf, high)):
+        image[place, place], clean[place, place] = bad, good
+    labels = [Evaluator(network)(i[None], whole(i.shape), RECIPE) for i in (image, clean)]
+    np.testing.assert_array_equal(*labels)
+    assert labels[0].max() > 3
+
+
+def test_objects_can_be_everywhere(network: Network) -> None:
+    """Without any background, and with neither check nor smallest size."""
+    recipe = replace(RECIPE, cellprob_threshold=-1e6, flow_threshold=0.0, min_size=0)
+    labels = Evaluator(network)(nuclei((90, 80))[None], whole((90, 80)), recipe)
+    assert labels.shape == (90, 80)
+    assert labels.max() > 3
