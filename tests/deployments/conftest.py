@@ -6,25 +6,20 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import stores
 import worlds
+from commands import Ended
 
 from cytopave.deployments.cli.app import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-type Command = Callable[..., "Ended"]
-
-
-class Ended(NamedTuple):
-    status: int
-    out: str
-    err: str
+    from commands import Command
 
 
 @pytest.fixture

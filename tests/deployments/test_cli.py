@@ -22,7 +22,7 @@ from PIL import Image as Pillow
 from cytopave.engine.labels import open_labels
 
 if TYPE_CHECKING:
-    from conftest import Command
+    from commands import Command
 
 PROGRAM = str(Path(sys.executable).parent / "cytopave")
 

@@ -19,7 +19,9 @@ def test_the_method_is_cellpose_unless_a_function_is_given() -> None:
     assert segmenter(model="nuclei-tiny", diameter=20.0) == Cellpose(
         model="nuclei-tiny", diameter=20.0
     )
-    assert segmenter(function="a.b:f", diameter=9.0) == Custom(function="a.b:f", diameter=9.0)
+    assert segmenter(function="a.b:f", diameter=9.0) == Custom(
+        function="a.b:f", kwargs={}, diameter=9.0
+    )
     assert segmenter(segmenter="threshold") == Threshold()
 
 
@@ -79,8 +81,11 @@ def test_lengths(tile: str, halo: str, expected: Tiling) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"tile": "0"}, {"tile": "a"}, {"tile": "1,2,3,4"}, {"tile": ""}, {"halo": "-1"}]
-    + [{"halo": "1.5"}, {"workers": 0}, {"gpu_memory_gb": -1.0}, {"diameter": 0.0}],
+    [
+        *({"tile": tile} for tile in ("0", "a", "1,2,3,4", "")),
+        *({"halo": halo} for halo in ("-1", "1.5")),
+        *({name: -1.0} for name in ("workers", "gpu_memory_gb", "diameter")),
+    ],
 )
 def test_lengths_and_numbers_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="--"):

@@ -22,7 +22,7 @@ def written(path: Path, data: np.ndarray, **kwargs: Any) -> Image:
 
 
 def coloured(picture: np.ndarray) -> np.ndarray:
-    return (picture != picture[..., :1]).any(axis=-1)
+    return np.asarray((picture != picture[..., :1]).any(axis=-1))
 
 
 def pair(
