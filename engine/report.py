@@ -91,7 +91,7 @@ class Report(BaseModel):
                 "seconds": round(s.seconds, 2),
                 "tasks": s.tasks,
                 "done": f"{s.units} {s.unit}" if s.unit else "",
-                "per second": round(s.units / s.seconds, 2) if s.unit and s.seconds else "",
+                "per second": _rate(s.units / s.seconds) if s.unit and s.seconds else "",
             }
             for s in self.stages
         ]
@@ -109,3 +109,7 @@ class Report(BaseModel):
             }
             for a in self.seams
         ]
+
+
+def _rate(value: float) -> float:
+    return round(value) if value >= 100 else round(value, 2)

@@ -1,0 +1,313 @@
+"""The program as its users meet it: streams, exit statuses, and what is left on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+import pytest
+import stores
+import zarr
+from PIL import Image as Pillow
+
+from cytopave.engine.labels import open_labels
+
+if TYPE_CHECKING:
+    from commands import Command
+
+PROGRAM = str(Path(sys.executable).parent / "cytopave")
+
+
+def program(*tokens: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *map(str, tokens)], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def everything(folder: Path) -> dict[str, int | None]:
+    """All files and folders, with the time of each file; what Python compiles does not count."""
+    found = (p for p in folder.rglob("*") if "__pycache__" not in str(p))
+    return {str(p): p.stat().st_mtime_ns if p.is_file() else None for p in found}
+
+
+THRESHOLD = ("--segmenter", "threshold")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "says"),
+    [
+        (("absent.zarr", *THRESHOLD), "there is no image at"),
+        (("notes.txt", *THRESHOLD), "is a file, not a zarr image"),
+        (("image.zarr", *THRESHOLD, "--level", "5"), "has no level 5"),
+        (("image.zarr", *THRESHOLD, "--channels", "DAPI"), "has no channel axis"),
+        (("image.zarr", *THRESHOLD, "--axes", "zy"), "leave the axes out"),
+        (("image.zarr", *THRESHOLD, "--name", "taken"), "'taken' is already in"),
+        (("image.zarr", *THRESHOLD, "--name", "a/b"), "cannot name a label image"),
+        (("image.zarr", *THRESHOLD, "--output", "notes.txt"), "is a file: give a folder"),
+        (("image.zarr", *THRESHOLD, "--output", "/proc/nowhere"), "labels cannot be written to"),
+        (("image.zarr", *THRESHOLD, "--tile", "32", "--halo", "40"), "does not fit a tile of 32"),
+        (("large.zarr", *THRESHOLD, "--tile", "900000"), "take a smaller tile"),
+        (("image.zarr", *THRESHOLD, "--workers", "0"), "--workers 0 must be larger than 0"),
+        (("image.zarr", *THRESHOLD, "--cluster", "nvlink"), "needs an NVIDIA GPU"),
+        (("image.zarr", *THRESHOLD, "--model", "cyto"), "--model does not apply"),
+        (("image.zarr", "--segmenter", "stardist"), "'stardist' is not available in this version"),
+        (("image.zarr", "--segmenter", "custom"), "needs --function"),
+        (("image.zarr", "--model", "nobodys"), "knows no model 'nobodys'"),
+        (("image.zarr", "--model", "no/file.pt"), "there is no model file 'no/file.pt'"),
+        (("image.zarr", "--function", "nowhere:f"), "there is no module 'nowhere'"),
+        (("image.zarr", "--function", "mine:absent"), "there is no 'absent' in the module 'mine'"),
+        (("image.zarr", "--function", "mine:floats", "--set", "kwargs.a=1"), "cannot be called"),
+        (("image.zarr", "--segmenter", "trheshold"), 'Choose from: "cellpose", "threshold"'),
+        (("image.zarr", *THRESHOLD, "--tiles", "32"), "Unknown option: --tiles"),
+        ((), "requires an argument"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["segment", "plan"])
+def test_bad_input_is_one_line_and_status_2(
+    command: Command,
+    image: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    tokens: tuple[str, ...],
+    says: str,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (image.parent / "notes.txt").touch()
+    (image.parent / "mine.py").write_text("def floats(tile): return tile * 1.0\n")
+    stores.group(image / "labels", {"ome": {"version": "0.5", "labels": ["taken"]}})
+    stores.group(image / "labels" / "taken", {})
+    zarr.create_array(
+        str(image.parent / "large.zarr"), shape=(10**6, 10**6), chunks=(1000, 1000), dtype="u2"
+    )
+    before = everything(image.parent)
+    ended = command(verb, *tokens)
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.err.startswith("cytopave: error: ")
+    assert says in ended.err
+    assert ended.err.count("\n") == 1
+    assert everything(image.parent) == before
+
+
+def test_bad_input_ends_before_anything_heavy_is_imported(image: Path) -> None:
+    lines = (
+        "import sys",
+        "from cytopave.deployments.cli.app import run",
+        f"status = run(['segment', {str(image)!r}, '--model', 'nobodys'])",
+        "print(status, sorted({'prefect', 'distributed', 'torch', 'cellpose'} & set(sys.modules)))",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2 []\n"
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_program_ends_with_the_status(folder: Path) -> None:
+    done = program("segment", "absent.zarr")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"cytopave: error: there is no image at {folder}/absent.zarr: no such file or folder\n"
+    )
+
+
+@pytest.mark.parametrize("verb", [(), ("probe",), ("plan",), ("segment",), ("report",), ("demo",)])
+def test_help(command: Command, verb: tuple[str, ...]) -> None:
+    ended = command(*verb, "--help")
+    assert (ended.status, ended.err) == (0, "")
+    assert f"Usage: cytopave {verb[0] if verb else 'COMMAND'}" in ended.out
+
+
+def test_verbose_shows_where_an_error_comes_from(command: Command) -> None:
+    ended = command("segment", "absent.zarr", *THRESHOLD, "--verbose")
+    assert (ended.status, ended.out) == (2, "")
+    assert "Traceback" in ended.err
+    assert "there is no image at" in ended.err
+
+
+def test_what_nobody_foresaw_is_shown_whole(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cytopave.engine.planning.open_image", lambda *_, **__: 1 // 0)
+    ended = command("segment", "absent.zarr", *THRESHOLD)
+    assert (ended.status, ended.out) == (1, "")
+    assert "ZeroDivisionError" in ended.err
+
+
+def test_a_bad_setting_is_a_users_error(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CYTOPAVE_RETRIES", "many")
+    ended = command("probe")
+    assert (ended.status, ended.out) == (2, "")
+    assert "CYTOPAVE_RETRIES='many'" in ended.err
+
+
+def test_probe_without_a_gpu_says_what_would_be_assumed(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    text = command("probe")
+    assert text.status == 0
+    assert "No GPU is visible here" in text.out
+    assert "8 GiB are assumed" in text.out
+    facts = json.loads(command("probe", "--json", "--gpu-memory-gb", "24").out)
+    assert facts["gpu"]["visible"] is False
+    assert facts["gpu"]["budget_bytes"] == int(24 * 2**30 * 0.8)
+    assert facts["cpu_workers"] >= 1
+    assert 0 < facts["memory"]["available"] <= facts["memory"]["total"]
+    assert facts["packages"]["zarr"] == zarr.__version__
+
+
+def test_plan_says_what_a_run_would_do_and_leaves_nothing(command: Command, image: Path) -> None:
+    before = everything(image.parent)
+    tokens = ("plan", image, *THRESHOLD, "--tile", "100,200", "--halo", "10", "--workers", "2")
+    facts = json.loads(command(*tokens, "--json").out)
+    assert facts["tiles"] == 15
+    assert facts["grid"] == [5, 3]
+    assert facts["halo"] == [10, 10]
+    assert facts["batches"] * facts["tiles_per_batch"] >= 15
+    assert facts["memory"]["need"] == 120 * 220 * (2 + 4 + 8 + 4)
+    assert facts["memory"]["budget"] > facts["memory"]["need"]
+    assert facts["segmenter"]["threshold"] > 100
+    assert facts["chunks"]["chunks"] == 25
+    # At worst each tile reads all that its window touches: 3 rows of up to 4 chunks.
+    assert 25 <= facts["chunks"]["decodes"] <= 15 * 3 * 4
+    assert facts["finished_tiles"] == 0
+    # Cores, and the zones that tiles share: four sides and four corners.
+    zones = 2 * 20 * 220 + 2 * 120 * 20 + 4 * 20 * 20
+    assert facts["scratch"]["at_most"] == 15 * 4 * (100 * 200 + zones)
+    text = command(*tokens)
+    assert (text.status, text.err) == (0, "")
+    assert "15 (5 x 3) of 100 x 200 pixels, halo 10 x 10" in text.out
+    assert everything(image.parent) == before
+
+
+@pytest.fixture
+def api(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs use the API of the tests, as with one that is set for good."""
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+
+
+@pytest.mark.usefixtures("api")
+def test_segment_and_report(command: Command, image: Path, truth: np.ndarray) -> None:
+    done = program("segment", image, *THRESHOLD, "--set", "threshold=500", "--tile", "200",
+                   "--halo", "20", "--workers", "2", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert all(re.fullmatch(r"(tiles|scan seams|write labels): \d+ of \d+", n) for n in lines)
+    assert {"tiles: 9 of 9", "scan seams: 4 of 4", "write labels: 1 of 1"} <= set(lines)
+    made = json.loads(done.stdout)
+    assert made["n_objects"] == truth.max()
+    assert made["labels_path"] == f"{image}/labels/cells"
+    found = open_labels(image, "cells").levels[0][:]
+    np.testing.assert_array_equal(np.asarray(found) > 0, truth > 0)
+    assert not list((image.parent / ".cytopave").glob("*")), "tile files are left"
+
+    reports = [
+        json.loads(command("report", place, "--json", "--out", "r").out)
+        for place in (image, f"{image}/labels/cells")
+    ]
+    assert reports[0] == reports[1]
+    assert reports[0]["segmenter"]["threshold"] == 500
+    assert reports[0]["stages"] == [
+        {**stage, "seconds": pytest.approx(stage["seconds"], abs=1e-3)}
+        for stage in reports[0]["stages"]
+    ]
+    assert [s["name"] for s in reports[0]["stages"]] == [s["name"] for s in made["stages"]][:-1]
+    assert reports[0]["seams"] == made["seams"]
+    text = command("report", image, "--out", "r", "--tiles")
+    assert (text.status, text.err) == (0, "")
+    assert f"{truth.max()}, of which" in text.out
+    with Pillow.open("r/overlay.png") as picture:
+        assert picture.size == (430, 500)
+    assert json.loads(Path("r/report.json").read_text())["n_objects"] == truth.max()
+    assert Path("r/stages.csv").read_text().startswith("stage,seconds,tasks,done,per second\nplan,")
+
+
+def test_report_refuses_what_it_did_not_make(command: Command, image: Path) -> None:
+    for place, says in (
+        (image, "has no label image 'cells'"),
+        ("absent.zarr", "there is nothing at"),
+    ):
+        ended = command("report", place)
+        assert (ended.status, ended.out) == (2, "")
+        assert says in ended.err
+    stores.group(image / "labels", {"ome": {"version": "0.5", "labels": ["cells"]}})
+    stores.ome_image(image / "labels" / "cells", np.zeros((500, 430), np.uint32))
+    ended = command("report", image)
+    assert (ended.status, ended.out) == (2, "")
+    assert "was not made by cytopave" in ended.err
+    assert not Path("report").exists()
+
+
+MINE = '''
+import time
+from pathlib import Path
+
+from skimage.measure import label
+
+
+def floats(tile):
+    return tile * 1.0
+
+
+def slow(tile, folder):
+    """Says in a file that it runs, and takes its time if it may not hurry."""
+    Path(folder, str(time.monotonic_ns())).touch()
+    time.sleep(0 if Path("hurry").exists() else 2)
+    return label(tile > 500)
+'''
+
+
+@pytest.mark.usefixtures("api")
+def test_a_function_of_this_folder_that_returns_no_labels(image: Path) -> None:
+    Path("mine.py").write_text(MINE)
+    done = program("segment", image, "--function", "mine:floats", "--tile", "200", "--workers", "2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("cytopave: error: the function mine:floats, on tile ")
+    assert "returned float64 values: labels must be integers" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_leaves_no_process_and_the_same_command_resumes(image: Path) -> None:
+    Path("mine.py").write_text(MINE)
+    Path("calls").mkdir()
+    tokens = [PROGRAM, "segment", str(image), "--function", "mine:slow", "--workers", "2"]
+    tokens += ["--tile", "100", "--halo", "10", "--set", "kwargs.folder=calls", "--json"]
+    process = subprocess.Popen(
+        tokens,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 200
+    while len(list(Path("calls").iterdir())) < 6 and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.1)
+    below = psutil.Process(process.pid).children(recursive=True)
+    # As a terminal does: to every process of the command.
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == (
+        "cytopave: interrupted: finished tiles are kept, and the same command resumes"
+    )
+    assert "Traceback" not in err
+    _, alive = psutil.wait_procs(below, timeout=20)
+    assert not alive
+
+    finished = len(list(Path(".cytopave").rglob("*.zip")))
+    assert 4 <= finished < 25
+    Path("hurry").touch()
+    calls = len(list(Path("calls").iterdir()))
+    done = subprocess.run(tokens, capture_output=True, text=True, timeout=300, check=True)
+    assert json.loads(done.stdout)["n_reused"] == finished
+    assert len(list(Path("calls").iterdir())) - calls == 25 - finished
