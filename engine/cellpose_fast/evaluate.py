@@ -132,7 +132,8 @@ class Evaluator:
             slice(s.read[0] - o, s.read[1] - o) for s, o in zip(spans, offsets, strict=True)
         )
         image = torch.from_numpy(np.ascontiguousarray(pixels[:, *cut])).to(self.network.device)
-        image = image.to(torch.float32)
+        # a copy always: the tile may be wanted again, after memory ran out
+        image = image.to(torch.float32, copy=True)
         for channel, (low, high) in zip(image, recipe.intensity, strict=True):
             if np.issubdtype(pixels.dtype, np.floating):
                 channel.nan_to_num_(nan=low, neginf=low, posinf=high)

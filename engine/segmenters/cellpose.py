@@ -196,7 +196,8 @@ class Cellpose(SegmenterBase):
             "use_bfloat16": self.use_bfloat16 and network.generation == 4,
             "path": placed.resolved_path(self.path, network, volume=self.do_3D),
         }
-        return self.model_copy(update=filled)
+        resolved = self.model_copy(update=filled)
+        return resolved.model_copy(update={"batch_size": resolved.patch_batch})
 
     def _weights(self) -> tuple[Path, weights.Network]:
         path = weights.find(self.model)
@@ -373,15 +374,22 @@ class Cellpose(SegmenterBase):
         return bool(torch.cuda.is_available())
 
     def device_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
-        """GPU memory of a tile in bytes: the larger of the rule of thumb and the counted tensors.
+        """GPU memory of a tile in bytes: the counted tensors on the fast path.
 
-        The rule knows nothing of network and batch, the count nothing of fragmentation; a plan
-        that is too small fails a run, one that is too large costs a few more tiles.
+        On the stock path the larger of these and the rule of thumb: the rule knows nothing of
+        network and batch, the count nothing of fragmentation; a plan that is too small fails a
+        run, one that is too large costs a few more tiles.
         """
         if not self.uses_gpu:
             return 0
+        pixels = int(np.prod(window_shape))
+        if self.path == "fast" and self.network is not None:
+            width = 2 if self.use_bfloat16 else 4
+            return placed.device_bytes(
+                self.network, pixels, n_channels, itemsize=width, batch=self.patch_batch
+            )
         rule = cellpose_rule(window_shape, itemsize, n_channels)
-        return max(rule, self.footprint().bytes(int(np.prod(window_shape))))
+        return max(rule, self.footprint().bytes(pixels))
 
     def footprint(self) -> Footprint:
         """The counted tensors; of ViT-L while the weights are not known."""

@@ -9,6 +9,11 @@ from cytopave.engine.boxes import Box
 from cytopave.engine.cellpose_fast.patches import axis
 from cytopave.engine.errors import SegmenterError
 from cytopave.engine.place import Place
+from cytopave.engine.segmenters.memory import (
+    CONTEXT_BYTES,
+    fast_pixel_bytes,
+    folded_patch_bytes,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +59,20 @@ def region(window: Box, shape: tuple[int, ...], *, rescale: float) -> Box:
     )
 
 
+KEPT_BYTES = 2**29
+"""Device memory for patches that neighbouring tiles may need again."""
+
+
+def device_bytes(network: Network, pixels: int, channels: int, *, itemsize: int, batch: int) -> int:
+    """GPU memory that a window of so many pixels needs, in bytes."""
+    assert network.encoder is not None
+    encoder = network.encoder
+    patch = folded_patch_bytes(encoder.num_heads, encoder.embed_dim, encoder.mlp_ratio, itemsize)
+    weights = max(network.stored_bytes, network.parameters * itemsize)
+    tensors = batch * patch + int(pixels * fast_pixel_bytes(channels, itemsize))
+    return CONTEXT_BYTES + weights + KEPT_BYTES + tensors
+
+
 def build(path: Path, network: Network, *, device: str, bfloat16: bool, batch: int) -> Evaluator:
     """Build the network, load its weights and fold its attention.
 
@@ -66,7 +85,7 @@ def build(path: Path, network: Network, *, device: str, bfloat16: bool, batch: i
     from cytopave.engine.segmenters.cellpose_v4 import CellposeV4
 
     built = CellposeV4.build(path, network, torch_device(device), bfloat16=bfloat16)
-    return Evaluator(FastNetwork(built.model.net, batch=batch))
+    return Evaluator(FastNetwork(built.model.net, batch=batch), keep_bytes=KEPT_BYTES)
 
 
 def evaluate(

@@ -100,5 +100,28 @@ def transformer_patch_bytes(heads: int, width: int, itemsize: int) -> int:
     return int((attention + layers) * itemsize)
 
 
+def folded_patch_bytes(heads: int, width: int, mlp_ratio: float, itemsize: int) -> int:
+    """Activations of one patch where attention is fused: no matrix of tokens by tokens.
+
+    A block holds its input, the normalised input and a sum, queries, keys and values, the wide
+    queries and keys with what they are made of, and the two sides of the activation.
+    """
+    side = 256 // 8
+    wide = width + 2 * side * heads
+    return int(side**2 * itemsize * (6 * width + 3 * wide + 2 * mlp_ratio * width))
+
+
+def fast_pixel_bytes(channels: int, itemsize: int) -> float:
+    """The fast path's tensors per pixel of a window, at a share of foreground of `DENSE`.
+
+    About 1.8 pixels of patches are evaluated for a pixel of a window (they overlap, and reach
+    beyond it): each is held as input in 32 bits and as answer. For objects, each pixel has its
+    flows and steps, each foreground pixel its place, end and object, and in the check nine links
+    and two heats.
+    """
+    patches = 1.8 * (4 * channels + 3 * itemsize)
+    return patches + 4 * channels + 60 + 230 * DENSE
+
+
 CPNET_PATCH_BYTES = 64_000_000
 """Activations of one 224 pixel patch in Cellpose 3's network (float32)."""

@@ -152,7 +152,9 @@ def test_what_is_not_finite_does_not_spread(network: Network) -> None:
     clean = image.copy()
     for place, bad, good in ((5, np.nan, low), (40, -np.inf, low), (77, np.inf, high)):
         image[place, place], clean[place, place] = bad, good
+    before = image.copy()
     labels = [Evaluator(network)(i[None], whole(i.shape), RECIPE) for i in (image, clean)]
+    np.testing.assert_array_equal(image, before, "the tile was changed")
     np.testing.assert_array_equal(*labels)
     assert labels[0].max() > 3
 

@@ -1,0 +1,125 @@
+"""Do the tiles change the cells? Cellpose's stock path and the fast path, tiled against untiled.
+
+    python benchmarks/invariance.py [--fields 4] [--tiles 256 384 512 1024] [--halo 64] [--out FILE]
+
+A mosaic of real held-out fields of nuclei is segmented in one piece and in tiles that are merged,
+with the small network in float32 on the CPU. What is compared is the final label image: each object
+of the undivided image with what became of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import unpacked  # noqa: F401 - before cytopave
+
+# isort: split
+
+import numpy as np
+from agreement import agreement
+
+from cytopave.engine import samples
+from cytopave.engine.merge import Merge, paint, resolve, scan
+from cytopave.engine.place import Place
+from cytopave.engine.scratch import Scratch
+from cytopave.engine.segmenters import Cellpose, cellpose_weights
+from cytopave.engine.segmenters.checks import checked
+from cytopave.engine.tiling import Grid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+COLUMNS = (
+    *("path", "tile / halo", "objects", "identical", "IoU >= 0.97", "IoU >= 0.9"),
+    *("lowest IoU", "fused", "split", "extra"),
+)
+
+
+def main() -> None:
+    """Print the table, row by row."""
+    options = _options()
+    fields = samples.nuclei_fields("held-out")
+    image, _ = samples.mosaic(fields, options.fields, options.fields)
+    lines = [f"{image.shape[0]} x {image.shape[1]} pixels", "", _line(COLUMNS)]
+    lines.append(_line(["---"] * len(COLUMNS)))
+    print("\n".join(lines), flush=True)
+    for path in ("stock", "fast"):
+        segmenter = _segmenter(path)
+        since = time.process_time()
+        whole = segmenter.load()(image)
+        print(f"{path}, untiled: {time.process_time() - since:.0f} CPU s", flush=True)
+        for side in options.tiles:
+            since = time.process_time()
+            row = _row(path, side, options.halo, whole, tiled(image, segmenter, side, options.halo))
+            lines.append(row)
+            print(f"{row}  {time.process_time() - since:.0f} CPU s", flush=True)
+    if options.out:
+        Path(options.out).write_text("\n".join(lines) + "\n")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fields", type=int, default=4, help="fields of 512 pixels along a side")
+    parser.add_argument("--tiles", type=int, nargs="+", default=[256, 384, 512, 1024])
+    parser.add_argument("--halo", type=int, default=64)
+    parser.add_argument("--out")
+    return parser.parse_args()
+
+
+def _segmenter(path: str) -> Cellpose:
+    """Resolved for the mosaic, whose fields are scaled to the whole range of 16 bits."""
+    network = cellpose_weights.inspect(cellpose_weights.find(cellpose_weights.BUNDLED))
+    return Cellpose(model=cellpose_weights.BUNDLED, use_bfloat16=False, device="cpu").model_copy(
+        update={
+            "intensity": ((0.0, 65535.0),),
+            "network": network,
+            "sha256": network.sha256,
+            "niter": 200,
+            "path": path,
+        }
+    )
+
+
+def tiled(image: np.ndarray, segmenter: Cellpose, side: int, halo: int) -> np.ndarray:
+    """Merged labels of an image that is segmented in tiles."""
+    grid = Grid(image.shape, (side, side), (halo, halo))
+    rule = Merge()
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Scratch(Path(folder))
+        for tile in grid:
+            region = segmenter.region(tile.window, image.shape)
+            place = Place(f"mosaic in {side}", 0, image.shape, region, tile.window)
+            labels = segmenter.at(place)(image[region.slices].copy())
+            scratch.commit(grid, tile, checked(labels, tile.window.shape, "Cellpose")[0])
+        every = list(range(len(grid)))
+        tables = {i: scratch.open(i).read("views")[0] for i in every}
+        counts = np.array([len(tables[i]) for i in every])
+        resolution = resolve(counts, tables.items(), scan(scratch, grid, every, rule), rule)
+        out = np.zeros(image.shape, np.uint32)
+        for tile in grid:
+            out[tile.core.slices] = paint(scratch, grid, resolution, tile.index)
+    return out
+
+
+def _row(path: str, side: int, halo: int, whole: np.ndarray, merged: np.ndarray) -> str:
+    found = agreement(whole, merged)
+    shares = [found.identical.mean(), (found.iou >= 0.97).mean(), (found.iou >= 0.9).mean()]
+    cells = [
+        *(path, f"{side} / {halo}", str(found.objects)),
+        *(f"{100 * share:.1f} %" for share in shares),
+        f"{found.iou.min():.3f}",
+        *(str(n) for n in (found.fused, found.split, found.extra)),
+    ]
+    return _line(cells)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
