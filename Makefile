@@ -17,7 +17,7 @@ $(UV):
 
 .venv/.installed: $(UV) $(DEV) pyproject.toml $(SOURCES)
 	$(UV) venv --quiet --allow-existing --python 3.12 .venv
-	$(UV) pip sync --quiet --python .venv --require-hashes $(DEV)
+	$(UV) pip sync --quiet --compile-bytecode --python .venv --require-hashes $(DEV)
 	rm -rf build  # links of modules that are gone
 	$(UV) pip install --quiet --python .venv --no-deps -e .
 	touch $@
@@ -42,7 +42,7 @@ COMPILE := $(UV) pip compile --quiet --python-version 3.12 --generate-hashes --n
 # The tools that benchmarks run beside ours: GPL-3.0 among them, so in an environment of their own.
 peers: $(UV)
 	$(UV) venv --quiet --allow-existing --python 3.12 .venv-peers
-	$(UV) pip sync --quiet --python .venv-peers --require-hashes requirements/peers.txt
+	$(UV) pip sync --quiet --compile-bytecode --python .venv-peers --require-hashes requirements/peers.txt
 
 locks: $(UV)
 	$(COMPILE) --universal --extra cellpose --group dev -o requirements/dev.txt

@@ -86,7 +86,8 @@ def run(rival: str, image: Path, folder: Path, tile: int) -> tuple[Usage, Any]:
 
 def environment(folder: Path) -> dict[str, str]:
     """One thread a worker, a fresh Prefect home, nothing sent to anybody."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "CYTOPAVE_"))}
+    left_out = ("PREFECT_", "CYTOPAVE_", "PYTHONDONTWRITE")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     env |= dict.fromkeys(threads, "1")
     return env | {

@@ -19,7 +19,7 @@ import dask
 import distributed
 from distributed.comm.addressing import resolve_address
 from prefect.client.orchestration import get_client
-from prefect.context import FlowRunContext
+from prefect.context import FlowRunContext, SettingsContext, get_settings_context
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_SERVER_ANALYTICS_ENABLED,
@@ -44,6 +44,8 @@ _DASK = {
     # A worker may die of what is beside it (the kernel's memory killer, an operator), so its task
     # gets a second worker; a task that kills that one too is the cause, and fails.
     "distributed.scheduler.allowed-failures": 1,
+    # Dask's own profiler looks at every thread a hundred times a second.
+    "distributed.worker.profile.enabled": False,
     # The state machine warns of every task that an interrupted run cancels.
     "distributed.nanny.pre-spawn-environ.DASK_LOGGING": (
         "{'distributed': 'warning', 'distributed.worker.state_machine': 'error'}"
@@ -76,6 +78,7 @@ class ClusterTaskRunner(DaskTaskRunner):
         super().__init__()
         self.cluster = cluster
         self.workers = workers
+        self._sent: SettingsContext | None = None
 
     def duplicate(self) -> ClusterTaskRunner:
         """A runner of the same settings that has not started: Prefect uses one a flow run."""
@@ -108,7 +111,9 @@ class ClusterTaskRunner(DaskTaskRunner):
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Submit a task, with the address of the API that serves this flow run."""
         self.client  # noqa: B018  starts the cluster, outside the settings meant for workers
-        with _same_api():
+        sent = self._sent or _settings_for_workers()
+        self._sent = sent  # made once: it takes Prefect a tenth of a second
+        with SettingsContext(profile=sent.profile, settings=sent.settings):
             return super().submit(*args, **kwargs)
 
     def _connect(self) -> PrefectDaskClient:
@@ -228,18 +233,16 @@ def embedded_api(*, timeout_seconds: int = 120) -> str:
     return server.api_url
 
 
-@contextmanager
-def _same_api() -> Iterator[None]:
+def _settings_for_workers() -> SettingsContext:
     """Settings as the workers shall see them: with the address of the flow's own API.
 
     Prefect sends the settings of the moment along with each task. Without an address in them each
     worker process starts a temporary server of its own, and its task runs land there.
     """
     if PREFECT_API_URL.value():
-        yield
-        return
+        return get_settings_context()
     with temporary_settings({PREFECT_API_URL: embedded_api()}):
-        yield
+        return get_settings_context()
 
 
 def _client(address: str) -> PrefectDaskClient:
