@@ -26,14 +26,10 @@ from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters import cellpose_placed as placed
 from cytopave.engine.segmenters import cellpose_weights as weights
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
+from cytopave.engine.segmenters.cellpose_memory import cellpose_footprint
 from cytopave.engine.segmenters.intensities import intensity_ranges
 from cytopave.engine.segmenters.kept import Kept
-from cytopave.engine.segmenters.memory import (
-    CPNET_PATCH_BYTES,
-    Footprint,
-    cellpose_rule,
-    transformer_patch_bytes,
-)
+from cytopave.engine.segmenters.memory import Footprint, cellpose_rule
 
 if TYPE_CHECKING:
     from cytopave.engine.boxes import Box
@@ -392,21 +388,10 @@ class Cellpose(SegmenterBase):
         return max(rule, self.footprint().bytes(pixels))
 
     def footprint(self) -> Footprint:
-        """The counted tensors; of ViT-L while the weights are not known."""
-        network = self.network
-        if network is not None and network.generation == 3:
-            weight, stored, patch = network.parameters * 4, network.stored_bytes, CPNET_PATCH_BYTES
-        else:
-            itemsize = 2 if self.use_bfloat16 else 4
-            encoder = network.encoder if network and network.encoder else weights.VIT_L
-            parameters = network.parameters if network else weights.VIT_L_PARAMETERS
-            weight = parameters * itemsize
-            stored = network.stored_bytes if network else parameters * 4
-            patch = transformer_patch_bytes(encoder.num_heads, encoder.embed_dim, itemsize)
-        return Footprint(
-            weight_bytes=weight,
-            stored_bytes=stored,
-            patch_bytes=patch,
+        """The counted tensors of the stock path; of ViT-L while the weights are not known."""
+        return cellpose_footprint(
+            self.network,
+            bfloat16=self.use_bfloat16,
             batch_size=self.patch_batch,
             volume=self.do_3D,
             flow_check=self.flow_threshold > 0,

@@ -54,7 +54,8 @@ def test_the_path_decides_the_labels_and_the_batch_does_not() -> None:
 
 def test_the_batch_is_decided_with_the_path_and_shrinks_to_one() -> None:
     assert resolved(path="stock").batch_size == 8
-    batch, sizes = resolved(batch_size=6), []
+    batch: Cellpose | None = resolved(batch_size=6)
+    sizes: list[int | None] = []
     while batch is not None:
         sizes.append(batch.batch_size)
         batch = batch.smaller()
