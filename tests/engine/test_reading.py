@@ -259,3 +259,20 @@ def test_any_order_and_tiling(
         np.testing.assert_array_equal(reader.read(one), data[one.window.slices])
     assert reader.decoded == chunk_reads(image, [tiles])[1]
     assert reader.kept_bytes == 0
+
+
+def test_a_region_around_the_window_is_read_and_decoded_once(
+    tmp_path: Path, decodes: Counter[bytes]
+) -> None:
+    data = stores.pixels((150, 130))
+    stores.plain_array(tmp_path / "a.zarr", data, chunks=(16, 16))
+    image = open_image(tmp_path / "a.zarr")
+
+    def around(tile: Tile) -> Box:
+        return tile.window.grow((21, 9)).intersect(Box.of((150, 130)))
+
+    tiles = list(grid_of(image, 40, 5))
+    reader = TileReader(image, tiles, channels=(), region=around)
+    for one in tiles:
+        np.testing.assert_array_equal(reader.read(one), data[around(one).slices])
+    assert (decodes.total(), reader.decoded, reader.kept_bytes) == (90, 90, 0)
