@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
     weights.installed()[1] != 4, reason="the bundled network runs in Cellpose 4"
 )
 
-TINY = Cellpose(model="nuclei-tiny", device="cpu", use_bfloat16=False)
+TINY = Cellpose(model="nuclei-tiny", device="cpu", use_bfloat16=False, path="stock")
 RANGE = ((0.0, 100.0),)
 
 
