@@ -228,7 +228,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "model": ({"segmenter": Cellpose(model="no-such-model")}, "no-such-model"),
     "name": ({"name": "a/b"}, "cannot name a label image"),
     "output": ({"output": "image.zarr/s0"}, "is a zarr array"),
-    "cluster": ({"cluster": "tcp://"}, "scheduler"),
+    "address": ({"cluster": "tcp://localhost"}, "write tcp://host:port"),
 }
 
 
@@ -308,7 +308,7 @@ def test_the_output_disk_is_full(world: World, flows: Flows, tmp_path: Path) -> 
 
 def test_the_scheduler_dies(world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run ends with an error instead of waiting for ever, and can be repeated."""
-    monkeypatch.setenv("CYTOPAVE_WORKER_TIMEOUT_SECONDS", "10")
+    monkeypatch.setenv("CYTOPAVE_WORKER_TIMEOUT_SECONDS", "5")
     script = (
         "import distributed, time\n"
         "if __name__ == '__main__':\n"
