@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Preset = Literal["auto", "cpu", "nvlink", "capacity"]
 PRESETS: Final[tuple[str, ...]] = get_args(Preset)
-_SCHEMES = ("tcp://", "tls://", "ucx://", "ws://", "wss://")
+_ADDRESS = re.compile(r"(tcp|tls|ucx)://[^\s/]+:\d+/?|wss?://[^\s/]+\S*")
 
 # The two presets of the design seeds. UCX cannot move managed memory between cards, so it is one
 # or the other. Half of a card is left to torch, which does not take from the pool.
@@ -193,7 +193,7 @@ def _check_one_source(cluster: Cluster) -> None:
             f"{address} is a scheduler inside one process: {GIL_REASON}. Start it with "
             "processes=True and give its tcp:// address, or use 'auto'"
         )
-    if not address.startswith(_SCHEMES):
+    if not _ADDRESS.fullmatch(address):
         raise ValueError(f"{address!r} is no scheduler's address: write tcp://host:port")
 
 

@@ -335,8 +335,7 @@ def label_target(
         OutputError: The name is taken or cannot be used, or nothing can be written there.
     """
     _check_name(name)
-    own = image.url if image.version else beside(image.url)
-    url = absolute(output) if output else own
+    url = label_store(image, output)
     store = Folder(url, {} if Folder(url).local else image.storage_options)
     version: Any = image.version or ("0.5" if image.zarr_format == 3 else "0.4")
     _check_store(store, image.zarr_format)
@@ -366,6 +365,13 @@ def label_target(
         plan=plan,
         source="../../" if image.version and store.url == image.url else None,
     )
+
+
+def label_store(image: Image, output: str | os.PathLike[str] | None) -> str:
+    """The store that gets an image's labels; see `label_target`."""
+    if output:
+        return absolute(output)
+    return image.url if image.version else beside(image.url)
 
 
 def _check_name(name: str) -> None:

@@ -107,13 +107,21 @@ class Plan(BaseModel):
 
 
 def tile_digest(
-    image: Image, *, channels: tuple[int, ...], grid: Grid, segmenter: Segmenter
+    content: str, *, level: int, channels: tuple[int, ...], grid: Grid, segmenter: Segmenter
 ) -> str:
-    """Digest of all that a tile's labels depend on: 64 hexadecimal digits."""
+    """Digest of all that a tile's labels depend on: 64 hexadecimal digits.
+
+    Args:
+        content: The image's `Image.fingerprint`.
+        level: Its level.
+        channels: Those that the segmenter gets.
+        grid: The tiles.
+        segmenter: Resolved.
+    """
     facts = {
         "code": CODE_VERSION,
-        "image": image.fingerprint(),
-        "level": image.level,
+        "image": content,
+        "level": level,
         "channels": channels,
         "grid": [grid.shape, grid.tile, grid.halo, grid.times],
         "segmenter": segmenter.digest(),

@@ -13,8 +13,9 @@ from cytopave.engine.boxes import Box
 from cytopave.engine.budget import host_budget
 from cytopave.engine.errors import OutputError, PlanError
 from cytopave.engine.image import open_image
-from cytopave.engine.labels import label_target
+from cytopave.engine.labels import label_store, label_target
 from cytopave.engine.plan import Memory, Plan, batch_shape, tile_digest
+from cytopave.engine.scratch import Scratch
 from cytopave.engine.tenancy import DEFAULT_FOLDER
 from cytopave.engine.tiling import Grid
 
@@ -57,8 +58,14 @@ def make_plan(
     source = open_image(image, level=level, axes=axes)
     chosen = source.channel_indices(channels)
     resolved = segmenter.resolve(source, channels=chosen)
-    grid = plan_grid(source, tiling, resolved, budget, n_channels=max(1, len(chosen)))
-    digest = tile_digest(source, channels=chosen, grid=grid, segmenter=resolved)
+    grids = plan_grids(source, tiling, resolved, budget, n_channels=max(1, len(chosen)))
+    folder = scratch_root(label_store(source, output), scratch)
+    content = source.fingerprint()
+    digests = [
+        tile_digest(content, level=level, channels=chosen, grid=grid, segmenter=resolved)
+        for grid in grids
+    ]
+    grid, digest = _furthest(list(zip(grids, digests, strict=True)), folder)
     target = label_target(
         source, name=name, output=output, overwrite=overwrite, tile=grid.tile, digest=digest
     )
@@ -75,7 +82,7 @@ def make_plan(
         target=target,
         batch=batch_shape(grid, tiles=tiles, workers=workers),
         memory=Memory(need=need, budget=budget.size, source=budget.source),
-        root=scratch_root(target.url, scratch) / digest[:16],
+        root=folder / digest[:16],
     )
 
 
@@ -98,10 +105,10 @@ def draft_plan(image: str, *, workers: int, batch_seconds: float = 20.0, **reque
     return make_plan(image, budget=budget, workers=workers, batch_seconds=batch_seconds, **request)
 
 
-def plan_grid(
+def plan_grids(
     image: Image, tiling: Tiling, segmenter: Segmenter, budget: Budget, *, n_channels: int
-) -> Grid:
-    """The grid that was asked for, or the largest that memory allows.
+) -> list[Grid]:
+    """The grid that was asked for, or those that memory allows, that of the largest tile first.
 
     Raises:
         PlanError: No grid satisfies the request.
@@ -116,14 +123,29 @@ def plan_grid(
                 f"{need / _GIB:.1f} GiB, and there are {budget.size / _GIB:.1f} GiB for it "
                 f"({budget.source}): take a smaller tile, or 'auto'"
             )
-        return grid
-    for grid in _candidates(image, halo):
-        if tile_need(image, segmenter, budget, grid, n_channels=n_channels) <= budget.size:
-            return grid
+        return [grid]
+    fitting = [
+        grid
+        for grid in _candidates(image, halo)
+        if tile_need(image, segmenter, budget, grid, n_channels=n_channels) <= budget.size
+    ]
+    if fitting:
+        return fitting
     raise PlanError(
         f"not even a tile of {_SIDES[-1]} pixels with a halo of {halo} fits into "
         f"{budget.size / _GIB:.2f} GiB ({budget.source}): free memory or take a smaller halo"
     )
+
+
+def _furthest(choices: list[tuple[Grid, str]], folder: Path) -> tuple[Grid, str]:
+    """The first choice, or that of which an earlier attempt left the most finished tiles.
+
+    Memory that is free differs from attempt to attempt: tiles that are there are worth more than
+    larger ones.
+    """
+    if len(choices) == 1 or not folder.is_dir():
+        return choices[0]
+    return max(choices, key=lambda choice: len(Scratch(folder / choice[1][:16]).finished()))
 
 
 def tile_need(

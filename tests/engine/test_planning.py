@@ -78,6 +78,25 @@ def test_automatic_tiles_shrink_to_the_memory_and_align_to_chunks(tmp_path: Path
     assert small.memory.need <= 4 * 2**20
 
 
+def test_finished_tiles_decide_on_automatic_ones(tmp_path: Path) -> None:
+    """What memory is free when a run starts again differs; its tiles are still the same."""
+    image = _store(tmp_path / "a.zarr", (1500, 1500))
+    little = Budget(4 * 2**20, "", on_gpu=False)
+    auto = Tiling(halo=32)
+    first = _plan(image, tiling=auto, budget=little)
+    assert first.grid.tile == (256, 256)
+    assert _plan(image, tiling=auto).grid.tile == (1500, 1500)
+    tile = first.grid[3]
+    first.scratch.commit(first.grid, tile, np.zeros(tile.window.shape, np.uint32))
+    again = _plan(image, tiling=auto)
+    assert (again.grid, again.digest, again.root) == (first.grid, first.digest, first.root)
+    # What does not fit any more is begun anew.
+    less = _plan(image, tiling=auto, budget=Budget(2**20, "", on_gpu=False))
+    assert less.grid.tile == (128, 128)
+    # Other tiles are other work.
+    assert _plan(image, tiling=auto, segmenter=Threshold(threshold=1)).grid.tile == (1500, 1500)
+
+
 def test_what_cannot_fit_is_refused_with_the_figures(tmp_path: Path) -> None:
     image = _store(tmp_path / "a.zarr", (5000, 5000))
     tiny = Budget(2**20, "the test's figure", on_gpu=False)

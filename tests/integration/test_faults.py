@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import distributed
 import numpy as np
+import psutil
 import pytest
 import stores
 import tile_functions
 from runs import blobs, components, labels_of, plan_of
 
-from cytopave.engine.errors import ClusterError, LabelError, OutputError, TileError
+from cytopave.engine.errors import ClusterError, LabelError, OutputError, TileError, UserError
 from cytopave.engine.segment import segment_tiles
-from cytopave.engine.segmenters import Custom, Threshold
+from cytopave.engine.segmenters import Cellpose, Custom, Threshold
 from cytopave.engine.tiling import Grid, Tiling
 
 if TYPE_CHECKING:
@@ -216,15 +217,55 @@ def test_nothing_is_computed_that_cannot_be_written(world: World, flows: Flows) 
     assert stores.listed(world.image) == ["cells"]
 
 
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "image": ({"image": "nowhere.zarr"}, "nowhere.zarr"),
+    "level": ({"level": 3}, "has no level 3"),
+    "channel": ({"channels": ["dapi"]}, "no channel axis"),
+    "axes": ({"axes": "yxz"}, "axes"),
+    "halo": ({"tiling": Tiling(tile=(64, 64), halo=65)}, "a halo of 65 pixels does not fit"),
+    "tile": ({"tiling": Tiling(tile=(8, 64, 64))}, "3 lengths"),
+    "function": ({"segmenter": Custom(function="nosuch:f", kwargs={})}, "nosuch"),
+    "model": ({"segmenter": Cellpose(model="no-such-model")}, "no-such-model"),
+    "name": ({"name": "a/b"}, "cannot name a label image"),
+    "output": ({"output": "image.zarr/s0"}, "is a zarr array"),
+    "address": ({"cluster": "tcp://localhost"}, "write tcp://host:port"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_bad_request_starts_no_worker(
+    world: World, flows: Flows, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with one sentence, and nothing is left."""
+    monkeypatch.chdir(world.image.parent)
+    before = psutil.Process().children()
+    changes, message = REFUSED[what]
+    request = world.request | {"image": world.image, "cluster": "cpu", "workers": 1} | changes
+    with pytest.raises(UserError, match=message) as caught:
+        flows.segment(request.pop("image"), **request)
+    assert "\n" not in str(caught.value)
+    assert psutil.Process().children() == before
+    assert [p.name for p in world.image.parent.iterdir()] == ["image.zarr"]
+    assert not (world.image / "labels").exists()
+
+
+def test_a_read_only_output(world: World, flows: Flows, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", kilobytes=64) as disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with pytest.raises(OutputError, match=r"cannot be written to .*[Rr]ead-only"):
+            flows.segment(world.image, output=str(disk / "o.zarr"), **world.request)
+    assert world.calls() == {}
+
+
 @contextmanager
-def small_disk(path: Path, *, kilobytes: int) -> Iterator[None]:
+def small_disk(path: Path, *, kilobytes: int) -> Iterator[Path]:
     """A disk that is soon full; skips the test where none can be mounted."""
     path.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(path)]
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("needs the right to mount a small disk")
     try:
-        yield
+        yield path
     finally:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
 
@@ -267,7 +308,7 @@ def test_the_output_disk_is_full(world: World, flows: Flows, tmp_path: Path) -> 
 
 def test_the_scheduler_dies(world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run ends with an error instead of waiting for ever, and can be repeated."""
-    monkeypatch.setenv("CYTOPAVE_WORKER_TIMEOUT_SECONDS", "10")
+    monkeypatch.setenv("CYTOPAVE_WORKER_TIMEOUT_SECONDS", "5")
     script = (
         "import distributed, time\n"
         "if __name__ == '__main__':\n"
