@@ -7,8 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cytopave.engine.lazy import Lazy, product
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,18 @@ class Box:
         stop = tuple(map(min, self.stop, other.stop))
         return Box(start, tuple(map(max, start, stop)))
 
-    def blocks(self, step: tuple[int, ...]) -> Iterator[Box]:
+    def blocks(self, step: tuple[int, ...]) -> Lazy[Box]:
         """Cut along multiples of ``step`` (counted from the origin), in raster order."""
-        axes = []
-        for a, b, s in zip(self.start, self.stop, step, strict=True):
-            cuts = [a, *range((a // s + 1) * s, b, s), b]
-            axes.append(list(itertools.pairwise(cuts)))
-        for ranges in itertools.product(*axes):
-            yield Box(tuple(r[0] for r in ranges), tuple(r[1] for r in ranges))
+        return boxes_between(
+            [a, *range((a // s + 1) * s, b, s), b]
+            for a, b, s in zip(self.start, self.stop, step, strict=True)
+        )
 
     def __str__(self) -> str:
         return ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True))
+
+
+def boxes_between(edges: Iterable[Sequence[int]]) -> Lazy[Box]:
+    """The boxes between edges, given per axis, in raster order."""
+    spans = product([list(itertools.pairwise(axis)) for axis in edges])
+    return Lazy(len(spans), lambda i: Box(*zip(*spans[i], strict=True)))

@@ -18,6 +18,7 @@ from cytopave.engine import ngff, publish, pyramid
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import OutputError
 from cytopave.engine.folders import Folder, absolute
+from cytopave.engine.lazy import Lazy
 from cytopave.engine.pyramid import LabelLevel
 
 if TYPE_CHECKING:
@@ -101,12 +102,13 @@ class LabelTarget(BaseModel):
         """Number of time points; 1 without T."""
         return self.levels[0].shape[0] if "t" in self.axes else 1
 
-    def blocks(self) -> Iterator[WriteBlock]:
+    def blocks(self) -> Lazy[WriteBlock]:
         """The units of writing, in raster order, time slowest. They partition level 0."""
-        edges = pyramid.unit_edges(self.spatial_shape, self.plan)
-        for time in range(self.n_times):
-            for box in pyramid.units(edges):
-                yield WriteBlock(time, box)
+        boxes = pyramid.units(pyramid.unit_edges(self.spatial_shape, self.plan))
+        return Lazy(
+            self.n_times * len(boxes),
+            lambda i: WriteBlock(i // len(boxes), boxes[i % len(boxes)]),
+        )
 
     def create(self, dtype: Any) -> None:
         """Create the hidden, empty label image, or keep the one that is there.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,6 +18,9 @@ from cytopave.engine.merge import Merge
 from cytopave.engine.scratch import Scratch
 from cytopave.engine.segmenters import Segmenter
 from cytopave.engine.tiling import Grid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Raise it whenever tiles computed by an earlier version must not be used again.
 CODE_VERSION = 1
@@ -72,10 +76,10 @@ class Plan(BaseModel):
         """The tile files."""
         return Scratch(self.root)
 
-    @cached_property
-    def batches(self) -> list[tuple[int, ...]]:
+    @property
+    def batches(self) -> Sequence[tuple[int, ...]]:
         """Tile indices of each segmentation task."""
-        return list(self.grid.blocks(self.batch))
+        return self.grid.blocks(self.batch)
 
     def batch_name(self, batch: int) -> str:
         """What messages call a batch, whose tiles form a block and so are no range of numbers."""

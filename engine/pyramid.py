@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from cytopave.engine.boxes import Box
+from cytopave.engine.boxes import Box, boxes_between
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from cytopave.engine.image import Image, Level
+    from cytopave.engine.lazy import Lazy
 
 CHUNK = 512
 """Length of a chunk in Y and X to come close to: 1 MB of uint32, which viewers page well."""
@@ -150,10 +151,9 @@ def unit_edges(shape: Sequence[int], blocks: Blocks) -> list[list[int]]:
     return edges
 
 
-def units(edges: Sequence[Sequence[int]]) -> Iterator[Box]:
+def units(edges: Sequence[Sequence[int]]) -> Lazy[Box]:
     """The boxes between edges, in raster order."""
-    for pairs in itertools.product(*(list(itertools.pairwise(e)) for e in edges)):
-        yield Box(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
+    return boxes_between(edges)
 
 
 def sample_index(fine: int, coarse: int, *, shift: float = 0.0) -> np.ndarray:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import PlanError
+from cytopave.engine.lazy import Lazy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,12 +169,17 @@ class Grid:
         for position in itertools.product(*ranges):
             yield self[self.index(time, position)]
 
-    def blocks(self, per_axis: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    def blocks(self, per_axis: tuple[int, ...]) -> Lazy[tuple[int, ...]]:
         """Tile indices in compact blocks of at most ``per_axis`` tiles, each in raster order."""
-        for time in range(self.times):
-            for block in Box.of(self.counts).blocks(per_axis):
-                spans = (range(a, b) for a, b in zip(block.start, block.stop, strict=True))
-                yield tuple(self.index(time, p) for p in itertools.product(*spans))
+        blocks = Box.of(self.counts).blocks(per_axis)
+        return Lazy(
+            self.times * len(blocks),
+            lambda i: self._indices(i // len(blocks), blocks[i % len(blocks)]),
+        )
+
+    def _indices(self, time: int, block: Box) -> tuple[int, ...]:
+        spans = (range(a, b) for a, b in zip(block.start, block.stop, strict=True))
+        return tuple(self.index(time, position) for position in itertools.product(*spans))
 
 
 def _edges(length: int, tile: int, halo: int) -> tuple[int, ...]:

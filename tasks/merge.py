@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from prefect import task
 
+from cytopave.engine.lazy import Lazy, grouped
 from cytopave.engine.merge import stages
 from cytopave.engine.plan import Plan
 
@@ -16,16 +18,16 @@ if TYPE_CHECKING:
     from cytopave.engine.labels import WriteBlock
 
 
-def scan_groups(plan: Plan, *, tasks: int) -> list[tuple[int, ...]]:
+def scan_groups(plan: Plan, *, tasks: int) -> Sequence[tuple[int, ...]]:
     """Tiles of each ``scan_seams`` task: whole batches, in about as many groups as asked for."""
-    return [sum(g, ()) for g in _grouped(plan.batches, max(tasks, len(plan.grid) // 512))]
+    groups = grouped(plan.batches, max(tasks, len(plan.grid) // 512))
+    return Lazy(len(groups), lambda i: tuple(chain.from_iterable(groups[i])))
 
 
-def write_groups(plan: Plan, *, tasks: int) -> list[tuple[WriteBlock, ...]]:
+def write_groups(plan: Plan, *, tasks: int) -> Sequence[tuple[WriteBlock, ...]]:
     """Blocks of each ``write_labels`` task."""
-    blocks = list(plan.target.blocks())
-    pixels = sum(b.box.size for b in blocks)
-    return [tuple(g) for g in _grouped(blocks, max(tasks, pixels // 2**28))]
+    pixels = math.prod(plan.target.spatial_shape) * plan.target.n_times
+    return grouped(plan.target.blocks(), max(tasks, pixels // 2**28))
 
 
 @task(name="scan_seams", persist_result=False, task_run_name="scan seams, group {group}")
@@ -54,10 +56,3 @@ def write_labels(group: int, *, plan_path: str, tasks: int) -> int:
     """Paint and write a group of blocks; returns the number of pixels."""
     plan = Plan.load(plan_path)
     return stages.write_blocks(plan, write_groups(plan, tasks=tasks)[group])
-
-
-def _grouped[T](items: Sequence[T], n: int) -> list[Sequence[T]]:
-    """Cut into at most ``n`` runs of nearly equal length."""
-    n = max(1, min(n, len(items)))
-    cuts = [round(i * len(items) / n) for i in range(n + 1)]
-    return [items[a:b] for a, b in pairwise(cuts)]
