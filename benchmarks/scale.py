@@ -28,9 +28,10 @@ from cytopave.engine.labels import LabelTarget
 from cytopave.engine.merge import LINK, Merge, resolve
 from cytopave.engine.plan import Memory, Plan, batch_shape
 from cytopave.engine.pyramid import lay_out, plan_blocks
-from cytopave.engine.scratch import VIEW, shared_zone
+from cytopave.engine.scratch import shared_zone
 from cytopave.engine.segmenters import Threshold
 from cytopave.engine.tiling import Grid
+from cytopave.engine.views import VIEW
 from cytopave.tasks.merge import scan_groups, write_groups
 
 TILE, HALO = 2048, 64

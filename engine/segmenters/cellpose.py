@@ -26,6 +26,7 @@ from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters import cellpose_placed as placed
 from cytopave.engine.segmenters import cellpose_weights as weights
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
+from cytopave.engine.segmenters.cellpose_checks import check_axes, check_channels
 from cytopave.engine.segmenters.cellpose_memory import cellpose_footprint
 from cytopave.engine.segmenters.intensities import intensity_ranges
 from cytopave.engine.segmenters.kept import Kept
@@ -170,8 +171,8 @@ class Cellpose(SegmenterBase):
             ImageError: The image has no finite pixel.
         """
         path, network = self._weights()
-        self._check_axes(image)
-        _check_channels(len(channels), network.generation)
+        check_axes(image, volume=self.do_3D)
+        check_channels(len(channels), network.generation)
         if network.generation == 3 and len(set(self.flow3D_smooth)) > 1:
             raise SegmenterError(
                 "Cellpose 3 smooths flows alike along all axes: give one number as flow3D_smooth"
@@ -209,18 +210,6 @@ class Cellpose(SegmenterBase):
                 f"{self.network.cellpose}: install the same version everywhere"
             )
         return path, network
-
-    def _check_axes(self, image: Image) -> None:
-        planes = dict(zip(image.spatial_axes, image.spatial_shape, strict=True)).get("z", 1)
-        if planes > 1 and not self.do_3D:
-            raise SegmenterError(
-                f"the image is a stack of {planes} planes: segment it in three dimensions with "
-                "do_3D=True"
-            )
-        if planes == 1 and self.do_3D:
-            raise SegmenterError(
-                "do_3D=True needs a stack and the image has one plane: leave do_3D out"
-            )
 
     def _rescale(self, network: weights.Network) -> float:
         """Factor by which Cellpose scales the image before the network."""
@@ -401,12 +390,3 @@ class Cellpose(SegmenterBase):
 _networks: Kept[Built] = Kept()
 """One at a time: each may fill a GPU."""
 _evaluators: Kept[Evaluator] = Kept()
-
-
-def _check_channels(selected: int, generation: weights.Generation) -> None:
-    most = 3 if generation == 4 else 2
-    if selected > most:
-        raise SegmenterError(
-            f"Cellpose {generation} takes at most {most} channels and {selected} are selected: "
-            "name those to segment with channels="
-        )

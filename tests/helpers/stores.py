@@ -13,7 +13,7 @@ import zarr
 from zarr.storage import LocalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     import pytest
 
@@ -196,7 +196,7 @@ def random_labels(shape: Sequence[int], *, seed: int = 0, size: int = 7) -> np.n
     return labels
 
 
-def partition_count(shape: Sequence[int], boxes: Iterator[Any]) -> np.ndarray:
+def partition_count(shape: Sequence[int], boxes: Iterable[Any]) -> np.ndarray:
     """How many of the boxes hold each pixel."""
     count = np.zeros(shape, int)
     for box in boxes:
