@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from cytopave.engine.errors import ImageError
+from cytopave.engine.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -207,8 +208,8 @@ def folder() -> Path:
 
     CYTOPAVE_SAMPLES, else ``cytopave/samples`` in XDG_CACHE_HOME or ``~/.cache``.
     """
-    if own := os.environ.get("CYTOPAVE_SAMPLES"):
-        return Path(own)
+    if own := load_settings().samples:
+        return own
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "cytopave" / "samples"
 

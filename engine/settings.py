@@ -7,6 +7,7 @@ notice it.
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 import os
 from pathlib import Path
@@ -48,6 +49,9 @@ class Settings(BaseSettings):
     worker_timeout_seconds: Annotated[
         PositiveFloat, Field(description="Longest wait for the first worker of a cluster.")
     ] = 120.0
+    samples: Annotated[
+        Path | None, Field(description="Folder of the sample images; in the user's cache if unset.")
+    ] = None
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"], Field(description="Of cytopave's messages.")
     ] = "INFO"
@@ -61,7 +65,7 @@ def load_settings() -> Settings:
     """
     for name in os.environ:
         if name.startswith(_PREFIX) and name.removeprefix(_PREFIX).lower() not in _FIELDS:
-            _log.warning("%s is set, but there is no such setting%s", name, _hint(name))
+            _warn_of(name)
     try:
         return Settings()
     except ValidationError as error:
@@ -73,6 +77,11 @@ def load_settings() -> Settings:
 
 
 _FIELDS = frozenset(Settings.model_fields)
+
+
+@functools.cache  # once a process: settings are read often
+def _warn_of(name: str) -> None:
+    _log.warning("%s is set, but there is no such setting%s", name, _hint(name))
 
 
 def _hint(name: str) -> str:
