@@ -56,12 +56,14 @@ def resolve_run(plan: Plan, groups: Sequence[Sequence[int]]) -> Resolution:
         Archive.open(plan.merge_folder / "links" / f"{group[0]:09d}.zip") for group in groups
     ]
     counts = np.zeros(len(plan.grid), np.int64)
-    links = [np.zeros(0, LINK)]
+    parts = [np.zeros(0, LINK)]
     for archive in archives:
         tiles, count, found = archive.read("tiles", "counts", "links")
         counts[tiles] = count
-        links.append(found)
-    result = resolve(counts, _tables(archives), np.concatenate(links), plan.merge)
+        parts.append(found)
+    links = np.concatenate(parts)
+    parts.clear()  # in a large run they are a good part of all memory
+    result = resolve(counts, _tables(archives), links, plan.merge)
     folder = plan.merge_folder / "resolution"
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("offsets", "final", "mode"):
