@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 LINK = np.dtype(
     [
-        ("tile_a", np.int64),
-        ("view_a", np.int64),  # 1-based id within the tile
-        ("tile_b", np.int64),
-        ("view_b", np.int64),
+        ("tile_a", np.int32),
+        ("view_a", np.int32),  # 1-based id within the tile
+        ("tile_b", np.int32),
+        ("view_b", np.int32),
         ("overlap", np.int64),  # pixels that both views hold
         ("agreement", np.float32),  # 0: not the same object; else how well they agree, up to 1
         ("yields", np.int8),  # 1: view a is a remnant of view b, 2: b of a, 0: neither
     ]
 )
 
-_PIXELS_AT_ONCE = 1 << 20  # of zones that are compared at once
+_AT_ONCE = 1 << 20  # pixels and views that are compared at once
 
 
 class Merge(BaseModel):
@@ -137,14 +137,14 @@ def _seams(scratch: Scratch, grid: Grid, tiles: Iterable[int]) -> Iterator[Seam]
 def _alike(seams: Iterable[Seam]) -> Iterator[list[Seam]]:
     """Seams that are compared at once: as wide as each other, and of limited size in all."""
     waiting: defaultdict[tuple[int, ...], list[Seam]] = defaultdict(list)
-    pixels: Counter[tuple[int, ...]] = Counter()
+    sizes: Counter[tuple[int, ...]] = Counter()
     for seam in seams:
         kind = (seam.same_pixels, *seam.a.zone.shape[1:])
         waiting[kind].append(seam)
-        pixels[kind] += seam.a.zone.size
-        if pixels[kind] >= _PIXELS_AT_ONCE:
+        sizes[kind] += seam.a.zone.size + len(seam.a.views) + len(seam.b.views)
+        if sizes[kind] >= _AT_ONCE:
             yield waiting.pop(kind)
-            del pixels[kind]
+            del sizes[kind]
     yield from waiting.values()
 
 
@@ -160,8 +160,8 @@ def _compare_all(seams: list[Seam], merge: Merge) -> np.ndarray:
     of_b = np.searchsorted(first_b, rows["view_b"]) - 1
     rows["tile_a"] = np.array([s.tile_a for s in seams])[of_a]
     rows["tile_b"] = np.array([s.tile_b for s in seams])[of_b]
-    rows["view_a"] -= first_a[of_a]
-    rows["view_b"] -= first_b[of_b]
+    rows["view_a"] = rows["view_a"] - first_a[of_a]
+    rows["view_b"] = rows["view_b"] - first_b[of_b]
     return rows
 
 

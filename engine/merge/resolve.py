@@ -17,7 +17,8 @@ tile fused its own with another.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -27,11 +28,16 @@ from cytopave.engine.merge.untangle import untangle
 from cytopave.engine.views import VIEW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from cytopave.engine.merge.links import Merge
 
 HIDDEN, PIECE, WHOLE = np.uint8(0), np.uint8(1), np.uint8(2)
+
+# What is kept of the table of views where tiles share pixels.
+_BORDER = np.dtype([(n, VIEW[n]) for n in ("area", "core_area", "first_core", "cut")])
+
+_SORTED_AT_ONCE = 1 << 23  # objects
 
 # A cluster that loses this share of its pixels to others is a remnant; whoever keeps a quarter
 # keeps at least one pixel, so that no final id is left without pixels.
@@ -81,18 +87,18 @@ def resolve(
     """
     offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     shared, ends = _shared_views(offsets, links)
-    views = np.zeros(len(shared), VIEW)
+    views = np.zeros(len(shared), _BORDER)
     mode = np.zeros(offsets[-1], np.uint8)
     first = np.full(offsets[-1], -1, np.int64)
     for index, table in tables:
         begin, end = offsets[index], offsets[index + 1]
         here = slice(*np.searchsorted(shared, (begin, end)))
-        views[here] = table[shared[here] - begin]
+        views[here] = table[shared[here] - begin][list(_BORDER.names or ())]
         # Views that met no other are objects as they stand, unless they were cut in a halo
         # where the tile that owns those pixels saw nothing.
         mode[begin:end] = np.where((table["cut"] == 0) | _at_home(table), WHOLE, HIDDEN)
         first[begin:end] = table["first"]
-    tile = np.searchsorted(offsets, shared, side="right") - 1
+    tile = (np.searchsorted(offsets, shared, side="right") - 1).astype(np.int32)
     border = Border(tile, views, links, *ends, keeps_apart=merge.rule == "iou")
     cluster, border_mode = border.decide()
     mode[shared] = border_mode
@@ -106,7 +112,13 @@ def _shared_views(
     a = offsets[links["tile_a"]] + links["view_a"] - 1
     b = offsets[links["tile_b"]] + links["view_b"] - 1
     shared, inverse = np.unique(np.concatenate([a, b]), return_inverse=True)
+    inverse = inverse.astype(_narrow(len(shared)))
     return shared, (inverse[: len(a)], inverse[len(a) :])
+
+
+def _narrow(n: int) -> type[np.signedinteger[Any]]:
+    """The type for numbers of ``n`` views, with room for as many clusters: memory counts here."""
+    return np.int32 if 2 * n < 2**31 else np.int64
 
 
 def _at_home(views: np.ndarray) -> np.ndarray:
@@ -141,7 +153,7 @@ class Border:
         linked = self.links["agreement"] > 0
         edges = (np.ones(int(linked.sum()), bool), (self.a[linked], self.b[linked]))
         _, cluster = connected_components(coo_array(edges, shape=(n, n)), directed=False)
-        cluster = cluster.astype(np.int64)
+        cluster = cluster.astype(_narrow(n))
         if not self.keeps_apart:
             return np.asarray(cluster)
         tangled = np.isin(cluster, self._tangled(cluster))
@@ -180,8 +192,9 @@ class Border:
 
     def winners(self, cluster: np.ndarray) -> np.ndarray:
         """For each cluster the complete view with the largest part in its own core, or -1."""
-        winner = np.full(int(cluster.max(initial=-1)) + 1, -1, np.int64)
-        whole = np.flatnonzero(self.views["cut"] == 0)
+        narrow = _narrow(len(self.views))
+        winner = np.full(int(cluster.max(initial=-1)) + 1, -1, narrow)
+        whole = np.flatnonzero(self.views["cut"] == 0).astype(narrow)
         order = whole[np.lexsort((-whole, self.views["core_area"][whole]))]
         winner[cluster[order]] = order
         if not self.keeps_apart:  # what touches is one object, and no view need know all of it
@@ -273,17 +286,29 @@ def _number(
     painted = mode != HIDDEN
     painted[where] = False
     painted[leaders[0]] = True
-    chosen = np.flatnonzero(painted)
-    chosen = chosen[np.argsort(first[chosen], kind="stable")]
-    n = len(chosen)
+    n = int(np.count_nonzero(painted))
     final = np.zeros(len(mode), np.uint32 if n < 2**32 else np.uint64)
-    final[chosen] = np.arange(1, n + 1, dtype=final.dtype)
+    begin = 1
+    for chosen in _in_order(painted, first, n):
+        final[chosen] = np.arange(begin, begin + len(chosen), dtype=final.dtype)
+        begin += len(chosen)
     final[where] = final[leaders[0]][leaders[1]]
     joined = np.bincount(cluster)[group] > 1
     kept_apart = np.stack([group, border.tile[visible]])
     (group_of, _), times = np.unique(kept_apart, axis=1, return_counts=True)
     suspects = np.unique(group_of[times > 1])
     return Resolution(offsets, final, mode, n, len(np.unique(group[joined])), len(suspects))
+
+
+def _in_order(painted: np.ndarray, first: np.ndarray, n: int) -> Iterator[np.ndarray]:
+    """The painted views by their first pixels, in parts that can be sorted in little memory."""
+    parts = -(-n // _SORTED_AT_ONCE)
+    step = max(1, n // (1000 * max(1, parts)))
+    sample = np.sort(first[::step][painted[::step]])
+    cuts = [sample[len(sample) * i // parts] for i in range(1, parts)] if len(sample) else []
+    for low, high in pairwise([np.iinfo(np.int64).min, *cuts, np.iinfo(np.int64).max]):
+        chosen = np.flatnonzero(painted & (first >= low) & (first < high))
+        yield chosen[np.argsort(first[chosen], kind="stable")]
 
 
 def _leaders(

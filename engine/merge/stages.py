@@ -59,12 +59,14 @@ def resolve_run(plan: Plan, groups: Sequence[Sequence[int]]) -> Resolution:
     """
     archives = [Archive.open(_path(plan, "links", group)) for group in groups]
     counts = np.zeros(len(plan.grid), np.int64)
-    links = [np.zeros(0, LINK)]
+    parts = [np.zeros(0, LINK)]
     for archive in archives:
         tiles, count, found = archive.read("tiles", "counts", "links")
         counts[tiles] = count
-        links.append(found)
-    result = resolve(counts, _tables(archives), np.concatenate(links), plan.merge)
+        parts.append(found)
+    links = np.concatenate(parts)
+    parts.clear()  # in a large run they are a good part of all memory
+    result = resolve(counts, _tables(archives), links, plan.merge)
     for name in _RESOLUTION:
         write_array(plan.merge_folder / "resolution" / f"{name}.npy", getattr(result, name))
     return result
