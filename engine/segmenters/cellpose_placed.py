@@ -73,7 +73,9 @@ def device_bytes(network: Network, pixels: int, channels: int, *, itemsize: int,
     return CONTEXT_BYTES + weights + KEPT_BYTES + tensors
 
 
-def build(path: Path, network: Network, *, device: str, bfloat16: bool, batch: int) -> Evaluator:
+def build(
+    path: Path, network: Network, *, device: str, bfloat16: bool, batch: int, compiled: bool = False
+) -> Evaluator:
     """Build the network, load its weights and fold its attention.
 
     Raises:
@@ -85,7 +87,8 @@ def build(path: Path, network: Network, *, device: str, bfloat16: bool, batch: i
     from cytopave.engine.segmenters.cellpose_v4 import CellposeV4
 
     built = CellposeV4.build(path, network, torch_device(device), bfloat16=bfloat16)
-    return Evaluator(FastNetwork(built.model.net, batch=batch), keep_bytes=KEPT_BYTES)
+    net = FastNetwork(built.model.net, batch=batch, compiled=compiled)
+    return Evaluator(net, keep_bytes=KEPT_BYTES)
 
 
 def evaluate(

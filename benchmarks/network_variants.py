@@ -1,0 +1,178 @@
+"""What the network would cost and err by if it were evaluated otherwise: leads, not the product.
+
+    python benchmarks/network_variants.py OUT.json [--batch 32] [--only NAME ...]
+
+Each variant is timed on ViT-L with random weights, and its error is taken against float32 on the
+same weights and on the small trained network, whose flows mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import unpacked  # noqa: F401 - before cytopave
+
+# isort: split
+
+import gpu_check
+import numpy as np
+import oracle
+import torch
+
+from cytopave.engine.cellpose_fast.network import Network
+from cytopave.engine.segmenters import cellpose_weights
+from cytopave.engine.segmenters.cellpose_adapter import build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GPU = gpu_check.GPU
+
+
+class GeluInProduct(torch.nn.Module):  # type: ignore[misc]
+    """An MLP whose activation is in the epilogue of its first product (GELU by tanh)."""
+
+    def __init__(self, mlp: Any) -> None:
+        super().__init__()
+        self.first, self.second = mlp.lin1, mlp.lin2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As the MLP."""
+        flat = x.reshape(-1, x.shape[-1])
+        hidden = torch._addmm_activation(
+            self.first.bias, flat, self.first.weight.t(), use_gelu=True
+        )
+        return self.second(hidden).reshape(x.shape)
+
+
+class Eight(torch.nn.Module):  # type: ignore[misc]
+    """A linear layer in 8 bits, with a scale for each row of the input and of the weights."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        weight, scale = _eight(layer.weight.detach().float())
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale)
+        self.bias = layer.bias
+        self.out_features = layer.out_features
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As the layer."""
+        flat, scale = _eight(x.reshape(-1, x.shape[-1]))
+        out = torch._scaled_mm(
+            flat,
+            self.weight.t(),
+            scale_a=scale,
+            scale_b=self.scale.t(),
+            bias=self.bias,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
+        )
+        return out.reshape(*x.shape[:-1], -1)
+
+
+def _eight(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    most = torch.finfo(torch.float8_e4m3fn).max
+    scale = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-6) / most
+    return (x / scale).clamp(-most, most).to(torch.float8_e4m3fn), scale
+
+
+def gelu_in_product(net: Any) -> None:
+    for block in net.encoder.blocks:
+        block.mlp = GeluInProduct(block.mlp)
+
+
+def eight_bit_mlp(net: Any) -> None:
+    for block in net.encoder.blocks:
+        block.mlp.lin1, block.mlp.lin2 = Eight(block.mlp.lin1), Eight(block.mlp.lin2)
+
+
+def eight_bits(net: Any) -> None:
+    eight_bit_mlp(net)
+    for block in net.encoder.blocks:
+        block.attn.qkv, block.attn.proj = Eight(block.attn.qkv), Eight(block.attn.proj)
+
+
+def nothing(net: Any) -> None:
+    """The network as it is."""
+
+
+VARIANTS: dict[str, tuple[Callable[[Any], None], str | None]] = {
+    "eager": (nothing, None),
+    "eager, gelu in product": (gelu_in_product, None),
+    "compiled": (nothing, "default"),
+    "compiled, gelu in product": (gelu_in_product, "default"),
+    "compiled, mlp in 8 bits": (eight_bit_mlp, "default"),
+    "compiled, all in 8 bits": (eight_bits, "default"),
+    "compiled, cuda graphs": (nothing, "reduce-overhead"),
+    "autotuned": (nothing, "max-autotune-no-cudagraphs"),
+}
+
+
+def main() -> None:
+    """Time and compare the variants that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--only", nargs="*", default=[])
+    options = parser.parse_args()
+    found: dict[str, Any] = {"versions": gpu_check.versions(), "limit_ms": gpu_check._limit()}
+    for name, (change, mode) in VARIANTS.items():
+        if options.only and name not in options.only:
+            continue
+        since = time.perf_counter()
+        try:
+            found[name] = _variant(change, mode, options.batch)
+        except Exception as error:  # noqa: BLE001 - the next one may run
+            found[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
+        gpu_check._empty()
+        found[name]["wall_s"] = round(time.perf_counter() - since, 1)
+        print(name, json.dumps(found[name]), flush=True)
+        Path(options.out).write_text(json.dumps(found, indent=1))
+
+
+def _variant(change: Callable[[Any], None], mode: str | None, batch: int) -> dict[str, Any]:
+    random = torch.Generator().manual_seed(0)
+    noise = torch.randn((2, 3, 256, 256), generator=random).to(GPU)
+    with gpu_check._exact_matmul(), torch.no_grad():
+        plain = oracle.vit_l(torch.float32, GPU)
+        truth = plain(noise)[0]
+        del plain
+    net = oracle.vit_l(torch.bfloat16, GPU)
+    run = _changed(net, change, mode, batch)
+    return gpu_check._per_patch(run, batch) | {
+        "error": gpu_check._error(run(noise), truth),
+        "error_trained": _trained(change),
+    }
+
+
+def _changed(net: Any, change: Callable[[Any], None], mode: str | None, batch: int) -> Network:
+    run = Network(net, batch=batch)
+    change(net)
+    if mode:
+        run._forward = torch.compile(net, dynamic=False, mode=mode)
+    return run
+
+
+def _trained(change: Callable[[Any], None]) -> float:
+    """Error of the small network's flows on cells that it finds, eager."""
+    path = cellpose_weights.find(cellpose_weights.BUNDLED)
+    network = cellpose_weights.inspect(path)
+    image = gpu_check._nuclei(None)[0][:512, :512].astype(np.float32) / 8000
+    x = torch.from_numpy(image).to(GPU).unfold(0, 256, 256).unfold(1, 256, 256)
+    x = x.reshape(4, 1, 256, 256)
+    nets: list[Any] = [
+        build(path, network, device=GPU.type, bfloat16=half) for half in (False, True)
+    ]
+    with gpu_check._exact_matmul(), torch.no_grad():
+        truth = copy.deepcopy(nets[0].model.net)(x)[0]
+    return gpu_check._error(_changed(nets[1].model.net, change, None, 4)(x), truth)
+
+
+if __name__ == "__main__":
+    main()
