@@ -9,7 +9,7 @@ import sys
 
 import cc3d
 import numpy as np
-from images import THRESHOLD
+from bench_images import THRESHOLD
 from patchworks import tile_process
 
 
