@@ -67,8 +67,8 @@ def compare(args: argparse.Namespace, tile: int, side: int) -> dict[str, Usage]:
             assert found == expected, f"{rival}: {found} objects instead of {expected}"
             shutil.rmtree(args.folder / "run")
             runs[rival].append(usage)
-            print(f"# {rival} {side} {tile}: {_short(usage)}", file=sys.stderr, flush=True)
-    return {rival: _median(usages) for rival, usages in runs.items()}
+            print(f"# {rival} {side} {tile}: {short(usage)}", file=sys.stderr, flush=True)
+    return {rival: median(usages) for rival, usages in runs.items()}
 
 
 def run(rival: str, image: Path, folder: Path, tile: int) -> tuple[Usage, Any]:
@@ -126,12 +126,12 @@ def show(tile: int, side: int, fixed: dict[str, Usage], full: dict[str, Usage]) 
     print_table(title, rows)
 
 
-def _median(usages: list[Usage]) -> Usage:
+def median(usages: list[Usage]) -> Usage:
     middle = {f: statistics.median(getattr(u, f) for u in usages) for f in FIELDS}
     return Usage(**middle, processes=usages[0].processes, output="")
 
 
-def _short(usage: Usage) -> str:
+def short(usage: Usage) -> str:
     return ", ".join(f"{f} {getattr(usage, f):.1f}" for f in FIELDS)
 
 
