@@ -48,7 +48,7 @@ def main() -> None:
     options = _options()
     found: dict[str, Any] = {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "versions": versions()}
     print(json.dumps(found), flush=True)
-    checks = [kernels, attention, parity, eager, tiles, compiled, profile, invariance]
+    checks = [kernels, attention, parity, eager, tiles, profile, invariance, compiled]
     for check in checks:
         if options.only and check.__name__ not in options.only:
             continue
@@ -71,7 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--side", type=int, default=2048, help="core of a tile")
     parser.add_argument("--batches", type=int, nargs="*", default=[8, 16, 32, 64])
-    parser.add_argument("--compile-batches", type=int, nargs="*", default=[32, 16])
+    parser.add_argument("--compile-batches", type=int, nargs="*", default=[32])
     return parser.parse_args()
 
 
@@ -121,19 +121,22 @@ def attention(_: argparse.Namespace) -> dict[str, Any]:
         plain = oracle.vit_l(torch.float32, GPU)
         with torch.no_grad():
             truth = plain(x)[0]
-            found: dict[str, Any] = {
-                "float32 fold": _error(networks.Network(plain, batch=2)(x), truth)
-            }
-        del plain
+        found: dict[str, Any] = {}
+        for name, fused in (("fold", False), ("fused", True)):
+            net = networks.Network(oracle.vit_l(torch.float32, GPU), batch=2, fused=fused)
+            found[f"float32 {name}"] = _error(net(x), truth)
         half = oracle.vit_l(torch.bfloat16, GPU)
         with torch.no_grad():
             found["bfloat16 stock"] = _error(half(x.bfloat16())[0], truth)
-        net = networks.Network(half, batch=2)
+        net = networks.Network(half, batch=2, fused=False)
         found["chosen"] = str(net.kernel)
         for kernel in networks.CUDA_KERNELS:
             net.use(kernel)
             with contextlib.suppress(RuntimeError):
                 found[f"bfloat16 fold {kernel.backend.name}"] = _error(net(x), truth)
+        net = networks.Network(oracle.vit_l(torch.bfloat16, GPU), batch=2)
+        found["is fused"] = net.fused
+        found["bfloat16 fused"] = _error(net(x), truth)
     return found
 
 
@@ -215,8 +218,12 @@ def profile(options: argparse.Namespace) -> dict[str, Any]:
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         net(x)
         _wait()
-    rows = sorted(seen.key_averages(), key=lambda e: -e.self_device_time_total)[:14]
-    return {e.key[:90]: [e.count, round(e.self_device_time_total / 1e3, 2)] for e in rows}
+    rows = sorted(seen.key_averages(), key=lambda e: -e.self_device_time_total)
+    total = sum(e.self_device_time_total for e in rows) / 1e3
+    found: dict[str, Any] = {"total_ms": round(total, 2), "patches": len(x)}
+    for number, e in enumerate(rows[:16]):
+        found[f"{number} {e.key[:150]}"] = [e.count, round(e.self_device_time_total / 1e3, 2)]
+    return found
 
 
 def invariance(options: argparse.Namespace) -> dict[str, Any]:
@@ -354,10 +361,10 @@ def _limit() -> float:
     return TERAFLOP * 1e12 / (2 * side**3 / float(np.median(times))) * 1e3
 
 
-def _oracle(batch: int, *, compiled: bool = False) -> networks.Network:
+def _oracle(batch: int, *, fused: bool = True, compiled: bool = False) -> networks.Network:
     _empty()
     net = oracle.asking(oracle.vit_l(torch.bfloat16, GPU))
-    return networks.Network(net, batch=batch, compiled=compiled)
+    return networks.Network(net, batch=batch, fused=fused, compiled=compiled)
 
 
 @functools.cache

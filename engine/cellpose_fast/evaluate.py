@@ -93,10 +93,11 @@ class Evaluator:
         with self._lock, torch.no_grad():
             flows = self.flows(pixels, place, recipe)
             objects = self.objects(flows, recipe)
-            labels = objects.image().cpu().numpy()
+            labels: np.ndarray = objects.image().cpu().numpy()
             boxes = boxes_of(objects)
             self._mark("download")
-        labels = drop_small(fill_holes(labels, boxes), recipe.min_size)
+        if fill_holes(labels, boxes):
+            labels = drop_small(labels, recipe.min_size)
         self._mark("holes")
         return labels
 

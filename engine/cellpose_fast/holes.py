@@ -8,24 +8,24 @@ BOX = np.dtype([(name, np.int64) for name in ("label", "top", "left", "rows", "c
 """An object's id and the smallest box that holds it."""
 
 
-def fill_holes(labels: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Give objects what they enclose.
+def fill_holes(labels: np.ndarray, boxes: np.ndarray) -> bool:
+    """Give objects what they enclose, in place.
 
     A hole is a part of what is not the object, connected by faces, that does not reach the edge
     of the object's box; objects inside it are swallowed. As Cellpose does, but that of objects
     in each other the outermost wins here, whatever their numbers.
 
     Args:
-        labels: ``(Y, X)`` integers, 0 being the background; changed in place.
+        labels: ``(Y, X)`` integers, 0 being the background.
         boxes: Of type `BOX`: the objects that may have holes.
 
     Returns:
-        The same array.
+        Whether an object lost pixels to another.
     """
     import cc3d
 
     if not len(boxes):
-        return labels
+        return False
     # All of them one below the other in one picture, with a frame around each, so that what is
     # outside of any object is one part; sorted, so that outer objects are written last.
     boxes = boxes[np.argsort(boxes["rows"] * boxes["columns"], kind="stable")]
@@ -33,8 +33,10 @@ def fill_holes(labels: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     parts = cc3d.connected_components(np.logical_not(strip, out=strip), connectivity=4)
     y, x = np.nonzero((parts > 0) & (parts != parts[0, 0]))
     box = boxes[owner[y]]
-    labels[box["top"] + y - top[owner[y]] - 1, box["left"] + x - 1] = box["label"]
-    return labels
+    hole = (box["top"] + y - top[owner[y]] - 1, box["left"] + x - 1)
+    swallowed = bool((labels[hole] > 0).any())
+    labels[hole] = box["label"]
+    return swallowed
 
 
 def _strip(labels: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

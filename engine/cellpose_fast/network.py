@@ -7,7 +7,9 @@ patch's flows would depend on how many patches came with it, and so on the tile.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,9 +52,18 @@ class Network:
     Attributes:
         batch: Patches evaluated at a time.
         kernel: The attention kernel, or None where PyTorch chooses (on the CPU).
+        fused: Whether its blocks run by the kernels of `fused`.
     """
 
-    def __init__(self, net: Any, *, batch: int, compiled: bool = False) -> None:
+    def __init__(self, net: Any, *, batch: int, fused: bool = True, compiled: bool = False) -> None:
+        """Fold the network's attention, and choose the kernels.
+
+        Args:
+            net: A `cellpose.vit.CPSAM` with its weights, on its device.
+            batch: Patches evaluated at a time, on CUDA.
+            fused: Whether to fuse blocks, on CUDA with Triton.
+            compiled: Whether to let PyTorch compile the network instead.
+        """
         self.net = net.eval()
         self.batch = 1
         self.set_batch(batch)
@@ -61,6 +72,7 @@ class Network:
         if self.device.type == "cuda":
             layer = self._layers[0]
             self.use(next(k for k in CUDA_KERNELS if _runs(k, layer, self.dtype)))
+        self.fused = fused and not compiled and self._fuse()
         self._forward = torch.compile(net, dynamic=False) if compiled else net
 
     @property
@@ -79,6 +91,13 @@ class Network:
         There the tokens of one patch fill the cores, and a batch would be filled up in vain.
         """
         self.batch = batch if self.device.type == "cuda" else 1
+
+    def _fuse(self) -> bool:
+        if self.device.type != "cuda" or importlib.util.find_spec("triton") is None:
+            return False
+        from cytopave.engine.cellpose_fast.fused import fuse
+
+        return fuse(self.net)
 
     def use(self, kernel: Kernel) -> None:
         """Attend by that kernel from now on, on CUDA; chosen at the start, for comparisons."""
@@ -113,7 +132,8 @@ def _runs(kernel: Kernel, layer: FoldedAttention, dtype: torch.dtype) -> bool:
     query = torch.zeros((*shape, wide), dtype=dtype, device=layer.qkv.weight.device)
     value = query[..., :width].contiguous() if kernel.narrow else query
     try:
-        with sdpa_kernel(kernel.backend):
+        with sdpa_kernel(kernel.backend), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch says at length why it does not
             F.scaled_dot_product_attention(query, query, value, scale=1.0)
     except torch.OutOfMemoryError:
         raise

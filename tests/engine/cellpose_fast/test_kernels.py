@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -43,6 +44,29 @@ def compare(device: str, *, side: int, steps: int) -> None:
     assert heats[0][:-1].min() > 0
 
 
+def compare_block(device: str, dtype: torch.dtype, *, width: int, side: int) -> None:
+    """A fused block against the block that it replaces, with random weights."""
+    from segment_anything.modeling.image_encoder import Block
+
+    from cytopave.engine.cellpose_fast.attention import fold
+    from cytopave.engine.cellpose_fast.fused import fuse
+
+    torch.manual_seed(0)
+    block = Block(width, 2, use_rel_pos=True, input_size=(side, side)).eval()
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter, std=0.3 if parameter.ndim == 1 else width**-0.5)
+    net = SimpleNamespace(encoder=SimpleNamespace(blocks=torch.nn.ModuleList([block])))
+    x = torch.randn((2, side, side, width))
+    with torch.no_grad():
+        exact = block(x)
+        half = block.to(device, dtype)(x.to(device, dtype)).cpu().float()
+        fold(net, side=side)
+        assert fuse(net)
+        fused = net.encoder.blocks[0](x.to(device, dtype)).cpu().float()
+    own, allowed = ((y - exact).norm() / exact.norm() for y in (fused, half))
+    assert own < 1e-5 + 1.1 * allowed
+
+
 def test_the_kernels_give_the_same_bits_as_torch() -> None:
     pytest.importorskip("triton")
     # Triton decides when it is imported whether it interprets: a process of its own
@@ -58,5 +82,13 @@ def test_the_compiled_kernels_give_the_same_bits_as_torch() -> None:
     compare("cuda", side=400, steps=200)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_fused_block_is_the_block(dtype: torch.dtype) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    compare_block("cuda", dtype, width=128, side=32)
+
+
 if __name__ == "__main__":
     compare("cpu", side=40, steps=30)
+    compare_block("cpu", torch.float32, width=32, side=16)
