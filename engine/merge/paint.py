@@ -33,6 +33,7 @@ class Painter:
         self._offsets = np.asarray(resolution.offsets)
         self._final = np.asarray(resolution.final)
         self._mode = np.asarray(resolution.mode)
+        self._beyond: dict[int, np.ndarray | None] = {}
 
     def paint(self, index: int) -> np.ndarray:
         """Paint the core of a tile.
@@ -51,7 +52,7 @@ class Painter:
         mine = slice(begin, begin + len(views))
         final = np.zeros(len(views) + 1, self._final.dtype)
         final[1:] = np.where(self._mode[mine] != HIDDEN, self._final[mine], 0)
-        out: np.ndarray = final[labels]
+        out = final.take(labels)
         claims = [
             c for step, other in self._grid.steps(tile) for c in self._guest(tile, step, other)
         ]
@@ -69,21 +70,30 @@ class Painter:
         zone = shared_zone(self._grid, tile, step)
         if zone is None or any(s and not h for s, h in zip(step, self._grid.halo, strict=True)):
             return []
-        archive, views = self._tiles[other]
-        begin = self._offsets[other]
-        whole = self._mode[begin : begin + len(views)] == WHOLE
-        draws = np.concatenate([[False], whole & (views["area"] > views["core_area"])])
-        if not draws.any():
+        draws = self._beyond_core(other)
+        if draws is None:
             return []
+        archive, views = self._tiles[other]
         (labels,) = archive.read(zone_name(tuple(-s for s in step)))
         box = zone.intersect(tile.core)
         labels = labels[box.within(zone)]
-        found = np.nonzero(draws[labels])
-        if not len(found[0]):
+        found = np.flatnonzero(draws.take(labels))
+        if not len(found):
             return []
-        within = (f + a - b for f, a, b in zip(found, box.start, tile.core.start, strict=True))
+        inside = np.unravel_index(found, labels.shape)
+        within = (i + a - b for i, a, b in zip(inside, box.start, tile.core.start, strict=True))
         place = np.ravel_multi_index(tuple(within), tile.core.shape)
-        return [_claims(place, labels[found], views, begin)]
+        return [_claims(place, labels[inside], views, self._offsets[other])]
+
+    def _beyond_core(self, index: int) -> np.ndarray | None:
+        """Which labels of a tile are painted beyond its core; None if none is."""
+        if index not in self._beyond:
+            _, views = self._tiles[index]
+            begin = self._offsets[index]
+            whole = self._mode[begin : begin + len(views)] == WHOLE
+            draws = np.concatenate([[False], whole & (views["area"] > views["core_area"])])
+            self._beyond[index] = draws if draws.any() else None
+        return self._beyond[index]
 
 
 def _claims(place: np.ndarray, label: np.ndarray, views: np.ndarray, begin: int) -> np.ndarray:

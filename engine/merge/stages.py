@@ -89,8 +89,10 @@ def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
     resolution = load_resolution(plan.merge_folder)
     painter = Painter(plan.scratch, plan.grid, resolution)
     seams = SeamCounter(plan.grid)
+    labels = np.empty(0, resolution.final.dtype)
     for block in blocks:
-        labels = np.zeros(block.box.shape, resolution.final.dtype)
+        if labels.shape != block.box.shape:  # else the memory of the last block will do
+            labels = np.empty(block.box.shape, resolution.final.dtype)
         for tile in plan.grid.covering(block.time, block.box):
             core = painter.paint(tile.index)
             part = tile.core.intersect(block.box)
