@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed import KilledWorker
-from distributed.client import FutureCancelledError
+from distributed.client import ClosedClientError, FutureCancelledError
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.futures import PrefectWrappedFuture, as_completed
@@ -65,7 +65,7 @@ def run_window[Item, Result](
     try:
         while True:
             while len(running) < window and (taken := next(waiting, _NONE)) is not _NONE:
-                running[task_of(taken).submit(taken, **parameters)] = taken
+                running[_submit(task_of(taken), taken, parameters)] = taken
             if not running:
                 return
             future = next(as_completed(list(running)))
@@ -77,6 +77,20 @@ def run_window[Item, Result](
 
 _NONE: Any = object()
 _SCHEDULER_LOST = "scheduler-connection-lost"
+_LOST = (
+    "the connection to the cluster's scheduler was lost: the same command, on a cluster that runs, "
+    "continues where this run ended"
+)
+
+
+def _submit[Result](
+    task: Task[..., Result], item: Any, parameters: dict[str, Any]
+) -> PrefectFuture[Result]:
+    try:
+        future: PrefectFuture[Result] = task.submit(item, **parameters)
+    except ClosedClientError as error:
+        raise ClusterError(_LOST) from error
+    return future
 
 
 def _outcome[Item, Result](item: Item, future: PrefectFuture[Result]) -> Outcome[Item, Result]:
@@ -87,10 +101,7 @@ def _outcome[Item, Result](item: Item, future: PrefectFuture[Result]) -> Outcome
         return Outcome(item, None, error)
     except FutureCancelledError as error:
         if error.reason == _SCHEDULER_LOST:
-            raise ClusterError(
-                "the connection to the cluster's scheduler was lost: the same command, on a "
-                "cluster that runs, continues where this run ended"
-            ) from error
+            raise ClusterError(_LOST) from error
         return Outcome(item, None, error)
     except Exception as error:  # noqa: BLE001  whatever it was is this item's outcome
         return Outcome(item, None, error)
