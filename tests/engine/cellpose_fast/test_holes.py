@@ -25,7 +25,7 @@ def listed(labels: np.ndarray) -> Objects:
 
 def filled(labels: np.ndarray) -> np.ndarray:
     objects = listed(labels)
-    image = objects.image().numpy()
+    image = np.asarray(objects.image().numpy())
     before = image.copy()
     swallowed = fill_holes(image, boxes_of(objects))
     assert swallowed == (image != before)[before > 0].any()
