@@ -7,11 +7,11 @@ import sys
 from itertools import chain
 from pathlib import Path
 
+from cytopave.engine.budget import Budget
 from cytopave.engine.labels import label_target
 from cytopave.engine.lazy import grouped
 from cytopave.engine.merge import Merge, stages
 from cytopave.engine.plan import Plan
-from cytopave.engine.budget import Budget
 from cytopave.engine.planning import make_plan
 from cytopave.engine.segment import segment_tiles
 from cytopave.engine.segmenters import Threshold

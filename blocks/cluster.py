@@ -172,7 +172,7 @@ def resolve_cluster(spec: Cluster | str) -> Cluster:
         raise ClusterError(f"cluster {text!r}: {error.errors()[0]['msg']}") from None
     try:
         return Cluster.load(text, _sync=True)  # type: ignore[return-value, call-arg]
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # the latter: no API answers, so no saved blocks
         raise ClusterError(
             f"there is no cluster {text!r}: use one of {', '.join(PRESETS)}, a scheduler's "
             f"address such as tcp://host:8786, or the name of a saved cytopave cluster block"

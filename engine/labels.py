@@ -336,7 +336,7 @@ def label_target(
     Raises:
         OutputError: The name is taken or cannot be used, or nothing can be written there.
     """
-    _check_name(name)
+    publish.check_name(name)
     url = label_store(image, output)
     store = Folder(url, {} if Folder(url).local else image.storage_options)
     version: Any = image.version or ("0.5" if image.zarr_format == 3 else "0.4")
@@ -374,19 +374,6 @@ def label_store(image: Image, output: str | os.PathLike[str] | None) -> str:
     if output:
         return absolute(output)
     return image.url if image.version else beside(image.url)
-
-
-def _check_name(name: str) -> None:
-    if (
-        not name
-        or name.startswith((".", "__"))
-        or set(name) & set('/\\\0"')
-        or name != name.strip()
-    ):
-        raise OutputError(
-            f"{name!r} cannot name a label image: leave out slashes, quotes, blanks at the ends, "
-            "and a dot or two underscores at the start"
-        )
 
 
 def _check_store(store: Folder, zarr_format: int) -> None:

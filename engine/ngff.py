@@ -297,7 +297,10 @@ def _channel_names(ome: Mapping[str, Any]) -> tuple[str, ...]:
     # Read leniently: many writers leave out the colours and windows that the models require.
     omero = ome.get("omero")
     channels = omero.get("channels") if isinstance(omero, dict) else None
-    return tuple(str(c.get("label") or i) for i, c in enumerate(channels or []))
+    if not isinstance(channels, list):
+        return ()
+    labels = [c.get("label") if isinstance(c, dict) else None for c in channels]
+    return tuple(str(label or i) for i, label in enumerate(labels))
 
 
 def _images(where: Folder) -> list[str]:

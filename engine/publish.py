@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 PROVENANCE = "cytopave"
 """Attribute of a label image's group that says what made it."""
 
+_LONGEST_NAME = 180
+"""Bytes: file systems take 255, and the hidden folders beside a label image add to its name."""
+
 
 def listed_names(labels: Folder) -> list[str]:
     """The names in the list of a ``labels`` group, in its order."""
@@ -245,3 +248,29 @@ def _acquire(path: Path) -> int:
             if os.path.samestat(os.fstat(handle), os.stat(path)):
                 return handle
         os.close(handle)  # its holder deleted it while we waited
+
+
+def check_name(name: str) -> None:
+    """Refuse names that a label image cannot have on every kind of store.
+
+    Raises:
+        OutputError: The name cannot be used.
+    """
+    if (
+        not name
+        or name.startswith((".", "__"))
+        or not name.isprintable()
+        or set(name) & set('/\\"')
+        or name != name.strip()
+    ):
+        raise OutputError(
+            f"{name!r} cannot name a label image: leave out slashes, quotes, control characters, "
+            "blanks at the ends, and a dot or two underscores at the start"
+        )
+    if name in METADATA:
+        raise OutputError(f"{name!r} is the name of zarr's own metadata: choose another name")
+    if len(name.encode()) > _LONGEST_NAME:
+        raise OutputError(
+            f"the name {name[:20]}... is {len(name.encode())} bytes long: a label image's name may "
+            f"have {_LONGEST_NAME}"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -83,7 +84,9 @@ class Request:
         from cytopave.engine.settings import load_settings
 
         scratch = Path(self.scratch) if self.scratch else load_settings().scratch
-        self._check_positive()
+        check_positive(
+            workers=self.workers, gpu_memory_gb=self.gpu_memory_gb, diameter=self.diameter
+        )
         return {
             "segmenter": build_segmenter(self),
             "tiling": self._tiling(),
@@ -96,13 +99,6 @@ class Request:
             "channels": self._channels(),
             "scratch": scratch,
         }
-
-    def _check_positive(self) -> None:
-        for name in ("workers", "gpu_memory_gb", "diameter"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                option = name.replace("_", "-")
-                raise PlanError(f"--{option} {value} must be larger than 0")
 
     def _tiling(self) -> Tiling:
         from cytopave.engine.tiling import Tiling
@@ -124,6 +120,18 @@ class Request:
             return list(json.loads(self.channels))
         except ValueError as error:
             raise ImageError(f"--channels {self.channels} is not a JSON list: {error}") from None
+
+
+def check_positive(**options: float | None) -> None:
+    """Refuse numbers that are not finite and larger than 0.
+
+    Raises:
+        PlanError: One is not; it is named as its option.
+    """
+    for name, value in options.items():
+        if value is not None and not 0 < value < math.inf:
+            option = name.replace("_", "-")
+            raise PlanError(f"--{option} {value} must be a number larger than 0")
 
 
 def _lengths(text: str, option: str, *, least: int) -> tuple[int, ...] | Literal["auto"]:

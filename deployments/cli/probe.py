@@ -7,7 +7,7 @@ from typing import Any
 
 from cytopave.deployments.cli.console import GIB, write_facts, write_json
 from cytopave.deployments.cli.environment import prepare_prefect
-from cytopave.deployments.cli.options import Common
+from cytopave.deployments.cli.options import Common, check_positive
 
 _PACKAGES = (
     *("cytopave", "prefect", "prefect-dask", "dask", "distributed", "dask-cuda", "zarr", "numpy"),
@@ -23,6 +23,7 @@ def probe(*, gpu_memory_gb: float | None = None, common: Common = Common()) -> N
         common: Options of every command.
     """
     prepare_prefect(verbose=common.verbose)
+    check_positive(gpu_memory_gb=gpu_memory_gb)
     facts = machine(gpu_memory_gb)
     if common.json:
         write_json(facts)

@@ -53,6 +53,11 @@ def _label_array(
             f"{source} returned {_kind(labels)} instead of a numpy array of labels: return the "
             f"integer label image alone, of shape {window_shape}"
         )
+    if isinstance(labels, np.ma.MaskedArray):
+        raise LabelError(
+            f"{source} returned a masked array, which does not say what masked pixels are: return "
+            "labels.filled(0)"
+        )
     if labels.dtype == np.bool_:
         raise LabelError(
             f"{source} returned a mask (bool), which does not tell objects apart: label its "

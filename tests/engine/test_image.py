@@ -440,3 +440,17 @@ def test_any_channels_and_box(tmp_path_factory: pytest.TempPathFactory, data: An
     np.testing.assert_array_equal(
         got, expected(content[(slice(None), *box.slices)], "czyx", 0, channels)
     )
+
+
+@pytest.mark.parametrize(
+    ("channels", "names"),
+    [("nonsense", ("0", "1")), ([{"label": "DAPI"}, None], ("DAPI", "1")), (None, ("0", "1"))],
+)
+def test_a_broken_omero_block_costs_names_and_nothing_else(
+    channels: Any, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = stores.ome_image(tmp_path / "a.zarr", np.zeros((2, 9, 9), "u1"), axes="cyx")
+    meta = json.loads((path / "zarr.json").read_text())
+    meta["attributes"]["ome"]["omero"] = {"channels": channels}
+    (path / "zarr.json").write_text(json.dumps(meta))
+    assert open_image(path).channels == names

@@ -336,9 +336,15 @@ class TestRefusals:
         assert "\n" not in str(caught.value)
         assert sorted(path.parent.rglob("*")) == before
 
-    @pytest.mark.parametrize("name", ["", "a/b", "..", ".cells", "a\\b", " cells", "__x", 'a"b'])
+    @pytest.mark.parametrize(
+        "name", ["", "a/b", "..", ".cells", "a\\b", " cells", "__x", 'a"b', "a\nb"]
+    )
     def test_names(self, path: Path, name: str) -> None:
         self.refuse(path, "cannot name a label image", name=name)
+
+    def test_names_that_zarr_or_the_file_system_cannot_take(self, path: Path) -> None:
+        self.refuse(path, "zarr's own metadata", name="zarr.json")
+        self.refuse(path, "is 200 bytes long", name="ä" * 100)
 
     @pytest.mark.parametrize("version", ["0.4", "0.5"])
     def test_a_name_that_is_taken(self, tmp_path: Path, version: str) -> None:

@@ -70,3 +70,9 @@ def test_an_empty_window() -> None:
     dense, count = checked(np.zeros((0, 4), int), (0, 4), "f")
     assert dense.shape == (0, 4)
     assert count == 0
+
+
+def test_masked_arrays_are_refused() -> None:
+    labels = np.ma.masked_array([[-5, 0], [2, 2]], mask=[[True, False], [False, False]])
+    with pytest.raises(LabelError, match=r"return labels\.filled\(0\)"):
+        checked(labels, (2, 2), "the function")
