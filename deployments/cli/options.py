@@ -72,6 +72,11 @@ class Request:
     gpu_memory_gb: float | None = None
     """GiB of the workers' GPUs, where they cannot be seen from here."""
 
+    @property
+    def sharing(self) -> int:
+        """How many workers will share this host's memory at least: those elsewhere do not."""
+        return self.workers or 1 if self.cluster in ("auto", "cpu") else 1
+
     def parameters(self) -> dict[str, Any]:
         """The parameters of ``make_plan`` that these options mean, except for the budget.
 
@@ -124,6 +129,17 @@ class Request:
             return list(json.loads(self.channels))
         except ValueError as error:
             raise ImageError(f"--channels {self.channels} is not a JSON list: {error}") from None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """What becomes of tile files: options of ``segment``, which ``plan`` accepts as well."""
+
+    keep_scratch: Flag = False
+    """Keep the tile files after publication."""
+    resume: Flag = False
+    """Continue an interrupted run; this is what the same command does anyway."""
 
 
 def _lengths(text: str, option: str, *, least: int) -> tuple[int, ...] | Literal["auto"]:
