@@ -73,6 +73,11 @@ class Request:
     gpu_memory_gb: float | None = None
     """GiB of the workers' GPUs, where they cannot be seen from here."""
 
+    @property
+    def sharing(self) -> int:
+        """How many workers will share this host's memory at least: those elsewhere do not."""
+        return self.workers or 1 if self.cluster in ("auto", "cpu") else 1
+
     def parameters(self) -> dict[str, Any]:
         """The parameters of ``make_plan`` that these options mean, except for the budget.
 
@@ -122,6 +127,7 @@ class Request:
             raise ImageError(f"--channels {self.channels} is not a JSON list: {error}") from None
 
 
+<<<<<<< HEAD
 def check_positive(**options: float | None) -> None:
     """Refuse numbers that are not finite and larger than 0.
 
@@ -132,6 +138,17 @@ def check_positive(**options: float | None) -> None:
         if value is not None and not 0 < value < math.inf:
             option = name.replace("_", "-")
             raise PlanError(f"--{option} {value} must be a number larger than 0")
+=======
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """What becomes of tile files: options of ``segment``, which ``plan`` accepts as well."""
+
+    keep_scratch: Flag = False
+    """Keep the tile files after publication."""
+    resume: Flag = False
+    """Continue an interrupted run; this is what the same command does anyway."""
+>>>>>>> cli
 
 
 def _lengths(text: str, option: str, *, least: int) -> tuple[int, ...] | Literal["auto"]:

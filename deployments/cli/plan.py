@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cytopave.deployments.cli.clusters import expected_workers
 from cytopave.deployments.cli.console import GIB, write_facts, write_json
 from cytopave.deployments.cli.environment import prepare_prefect
-from cytopave.deployments.cli.options import Common, Request
+from cytopave.deployments.cli.options import Common, Keeping, Request
 
 if TYPE_CHECKING:
     from cytopave.engine.plan import Plan
@@ -15,12 +15,20 @@ if TYPE_CHECKING:
 _MOST_COUNTED = 50_000  # tiles; counting takes about a millisecond each
 
 
-def plan(image: str, /, *, request: Request = Request(), common: Common = Common()) -> None:  # noqa: B008
+def plan(
+    image: str,
+    /,
+    *,
+    request: Request = Request(),  # noqa: B008
+    keeping: Keeping = Keeping(),  # noqa: B008
+    common: Common = Common(),  # noqa: B008
+) -> None:
     """Show the tiles, the memory and the reads of a run, without running it.
 
     Args:
         image: OME-Zarr image or zarr array: a path or URL.
         request: What ``segment`` would be given.
+        keeping: Of no consequence here.
         common: Options of every command.
     """
     prepare_prefect(verbose=common.verbose)
@@ -39,7 +47,7 @@ def _final_plan(image: str, request: Request) -> tuple[Plan, int]:
 
     settings = load_settings()
     parameters = request.parameters()
-    draft = draft_plan(image, workers=request.workers or 1, **parameters)
+    draft = draft_plan(image, workers=request.sharing, **parameters)
     expected = expected_workers(request.cluster, gpu=draft.segmenter.uses_gpu)
     workers = request.workers or expected
     budget = local_budget(

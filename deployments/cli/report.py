@@ -42,7 +42,7 @@ def report(
     labels_path, provenance = find_labels(store, name)
     made = Report.from_provenance(provenance, labels_path)
     files = write_report(
-        made, provenance, Path(out), image=image or _image_of(store, provenance), tiles=tiles
+        made, provenance, Path(out), image=image or _image_of(store, made), tiles=tiles
     )
     if common.json:
         write_json({**provenance, "labels_path": labels_path, "files": files})
@@ -67,14 +67,14 @@ def find_labels(place: str, name: str) -> tuple[str, dict[str, Any]]:
     from cytopave.engine.errors import ImageError, OutputError
     from cytopave.engine.folders import Folder, absolute
     from cytopave.engine.labels import beside, open_labels
+    from cytopave.engine.ngff import read_attributes
     from cytopave.engine.publish import PROVENANCE
 
     store = absolute(place)
     if not Folder(store).exists():
         raise ImageError(f"there is nothing at {store}: name the image or the store of its labels")
-    outer, _, last = store.rpartition("/labels/")
-    if outer and "/" not in last:
-        store, name = outer, last
+    if PROVENANCE in (read_attributes(Folder(store)) or {}):
+        store, _, name = store.rpartition("/labels/")
     elif _is_array(Folder(store)):
         store = beside(store)
     attributes = open_labels(store, name).attributes
@@ -131,15 +131,16 @@ def _is_array(folder: Folder) -> bool:
     return meta.get("node_type") == "array" or folder.exists(".zarray")
 
 
-def _image_of(place: str, made: dict[str, Any]) -> str:
-    """The image: the place itself if it is one (it may have moved), else where it was."""
+def _image_of(place: str, made: Report) -> str:
+    """The image that was segmented: the one that was named (it may have moved), else by memory."""
     from cytopave.engine.folders import Folder, absolute
     from cytopave.engine.ngff import ome_of, read_attributes
 
-    folder = Folder(absolute(place).partition("/labels/")[0])
-    ome = ome_of(read_attributes(folder) or {})
-    here = "multiscales" in ome or _is_array(folder)
-    return folder.url if here else str(made["image"])
+    named = Folder(absolute(place))
+    store = Folder(made.labels_path.rpartition("/labels/")[0])
+    if _is_array(named):
+        return named.url
+    return store.url if "multiscales" in ome_of(read_attributes(store) or {}) else made.image
 
 
 def _edges(provenance: dict[str, Any], labels: Image) -> tuple[tuple[int, ...], ...]:

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from cyclopts import Parameter
 
 from cytopave.deployments.cli.clusters import expected_workers, is_saved
 from cytopave.deployments.cli.console import say, write_facts, write_json, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
-from cytopave.deployments.cli.options import Common, Flag, Request
+from cytopave.deployments.cli.options import Common, Keeping, Request
 
 if TYPE_CHECKING:
     from cytopave.engine.report import Report
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Keeping:
-    """What becomes of tile files."""
-
-    keep_scratch: Flag = False
-    """Keep the tile files after publication."""
-    resume: Flag = False
-    """Continue an interrupted run; this is what the same command does anyway."""
 
 
 def segment(
@@ -33,7 +19,7 @@ def segment(
     /,
     *,
     request: Request = Request(),  # noqa: B008
-    keeping: Keeping = Keeping(),
+    keeping: Keeping = Keeping(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
 ) -> None:
     """Segment an image of any size and publish one label image.
@@ -62,7 +48,7 @@ def run_flow(image: str, request: Request, *, keep_scratch: bool, common: Common
     from cytopave.engine.planning import draft_plan
 
     parameters = request.parameters()
-    draft = draft_plan(image, workers=request.workers or 1, **parameters)
+    draft = draft_plan(image, workers=request.sharing, **parameters)
     # What is known of the whole image by now need not be found out again.
     parameters["segmenter"] = draft.segmenter
     parameters["scratch"] = str(parameters["scratch"]) if parameters["scratch"] else None

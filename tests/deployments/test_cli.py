@@ -19,7 +19,14 @@ import stores
 import zarr
 from PIL import Image as Pillow
 
+from cytopave.engine.budget import host_budget
 from cytopave.engine.labels import open_labels
+from cytopave.engine.merge import Merge
+from cytopave.engine.planning import make_plan
+from cytopave.engine.report import Report, Stage
+from cytopave.engine.segmenters import Threshold
+from cytopave.engine.tiling import Tiling
+from cytopave.tasks.publish import plan_facts
 
 if TYPE_CHECKING:
     from commands import Command
@@ -246,6 +253,63 @@ def test_report_refuses_what_it_did_not_make(command: Command, image: Path) -> N
     assert (ended.status, ended.out) == (2, "")
     assert "was not made by cytopave" in ended.err
     assert not Path("report").exists()
+
+
+def test_report_of_a_plain_array_whose_axes_were_given(command: Command, folder: Path) -> None:
+    pixels = np.zeros((2, 40, 50), np.uint16)
+    pixels[1, 10:20, 10:30] = 1000
+    stores.plain_array(folder / "scan.zarr", pixels, chunks=(1, 40, 50))
+    plan = make_plan(
+        "scan.zarr",
+        axes="cyx",
+        channels=[1],
+        segmenter=Threshold(threshold=500),
+        tiling=Tiling(),
+        merge=Merge(),
+        name="cells",
+        budget=host_budget(1),
+        workers=1,
+        batch_seconds=1,
+    )
+    plan.target.create(np.uint32)
+    for block in plan.target.blocks():
+        plan.target.write(block, (pixels[1] > 0).astype(np.uint32)[block.box.slices])
+    plan.target.finish()
+    made = Report(
+        image=plan.image.url,
+        labels_path=str(plan.target.published),
+        n_objects=1,
+        n_joined=0,
+        n_suspects=0,
+        n_tiles=1,
+        n_reused=0,
+        digest=plan.digest,
+        stages=[Stage(name="plan", seconds=1.0)],
+        seams=[],
+    )
+    plan.target.publish(made.provenance(plan_facts(plan)))
+    for place in ("scan.zarr", "scan.labels.zarr", "scan.labels.zarr/labels/cells"):
+        ended = command("report", place, "--json", "--out", "r")
+        assert (ended.status, ended.err) == (0, "")
+        assert json.loads(ended.out)["labels_path"] == f"{folder}/scan.labels.zarr/labels/cells"
+        with Pillow.open("r/overlay.png") as picture:
+            drawn = np.asarray(picture)
+        # The outline is coloured; the object is white inside, the rest is black.
+        assert (drawn[10, 10:30].max(axis=1) != drawn[10, 10:30].min(axis=1)).all()
+        assert (drawn[11:19, 11:29] == 255).all()
+        assert drawn.sum(axis=(1, 2))[20:].max() == 0
+    # A folder of that name above says nothing.
+    Path("labels").mkdir()
+    for name in ("scan.zarr", "scan.labels.zarr"):
+        Path(name).rename(f"labels/{name}")
+    assert command("report", "labels/scan.zarr").status == 0
+    for name in ("scan.zarr", "scan.labels.zarr"):
+        Path(f"labels/{name}").rename(name)
+    Path("scan.zarr").rename("moved.zarr")
+    ended = command("report", "scan.labels.zarr")
+    assert (ended.status, ended.out) == (2, "")
+    assert "there is no image at" in ended.err
+    assert command("report", "scan.labels.zarr", "--image", "moved.zarr").status == 0
 
 
 MINE = '''
