@@ -127,7 +127,6 @@ class Request:
             raise ImageError(f"--channels {self.channels} is not a JSON list: {error}") from None
 
 
-<<<<<<< HEAD
 def check_positive(**options: float | None) -> None:
     """Refuse numbers that are not finite and larger than 0.
 
@@ -138,7 +137,8 @@ def check_positive(**options: float | None) -> None:
         if value is not None and not 0 < value < math.inf:
             option = name.replace("_", "-")
             raise PlanError(f"--{option} {value} must be a number larger than 0")
-=======
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
@@ -148,7 +148,6 @@ class Keeping:
     """Keep the tile files after publication."""
     resume: Flag = False
     """Continue an interrupted run; this is what the same command does anyway."""
->>>>>>> cli
 
 
 def _lengths(text: str, option: str, *, least: int) -> tuple[int, ...] | Literal["auto"]:
