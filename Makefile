@@ -16,6 +16,7 @@ $(UV):
 	.uv/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 .venv/.installed: $(UV) $(DEV) pyproject.toml $(SOURCES)
+	@echo 'Installing what $(DEV) lists into .venv: about 3 GB the first time'
 	$(UV) venv --quiet --allow-existing --python 3.12 .venv
 	$(UV) pip sync --quiet --compile-bytecode --python .venv --require-hashes $(DEV)
 	rm -rf build  # links of modules that are gone

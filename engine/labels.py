@@ -344,7 +344,8 @@ def label_target(
     labels = store / "labels"
     if not overwrite and publish.is_taken(labels, name, digest):
         raise OutputError(
-            f"the label image {name!r} is already in {store}: choose another name, or overwrite it"
+            f"the label image {name!r} is already in {store}: choose another name, or replace it "
+            "(--overwrite)"
         )
     publish.check_writable(labels)
     axes = "".join(a for a in "tzyx" if a in image.axes)

@@ -129,7 +129,7 @@ def publish(
                 staging.remove()  # the tiles are still there for whoever overwrites after all
                 raise OutputError(
                     f"a label image {name!r} appeared in {store} during the run: publish under "
-                    "another name, or overwrite it"
+                    "another name, or replace it (--overwrite)"
                 )
             _move(staging, target, aside) if labels.local else _copy(staging, target, labels)
         elif digest_of(target) != digest:

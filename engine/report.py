@@ -105,7 +105,8 @@ class Report(BaseModel):
                 "end there": a.seams.cut,
                 "objects at control lines": a.control.met,
                 "end there (control)": a.control.cut,
-                "cut by tiles": round(a.excess, 1),
+                "more than control": round(a.excess, 1),
+                "by chance up to": round(a.chance, 1),
             }
             for a in self.seams
         ]

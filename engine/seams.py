@@ -3,7 +3,7 @@
 Along each seam, and along a control line through the middle of each tile, the two planes of pixels
 that face each other are compared. An object that fills at least ``MIN_PIXELS`` of one plane and
 none of the other ends exactly there. Real objects do that now and then, equally often at any line;
-whatever the seams show beyond the control lines was cut by the tiles.
+what the seams show beyond the control lines, and beyond chance, was cut by the tiles.
 """
 
 from __future__ import annotations
@@ -52,8 +52,20 @@ class AxisSeams(BaseModel):
 
     @property
     def excess(self) -> float:
-        """Objects that the tiles cut: those at seams beyond the control lines' rate."""
+        """Objects that end at seams beyond the control lines' rate; see `chance`."""
         return self.seams.cut - self.control.rate * self.seams.met
+
+    @property
+    def chance(self) -> float:
+        """Two standard deviations of `excess` where the tiles cut nothing.
+
+        From the rate over all lines: a difference of two binomial counts.
+        """
+        if not self.seams.met or not self.control.met:
+            return 0.0
+        rate = (self.seams.cut + self.control.cut) / (self.seams.met + self.control.met)
+        spread = 1 + self.seams.met / self.control.met
+        return 2 * math.sqrt(self.seams.met * rate * (1 - rate) * spread)
 
 
 class SeamCounter:

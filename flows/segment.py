@@ -161,7 +161,7 @@ def _segment(plan: Plan, path: str, clock: _Clock) -> int:
             if error is not None:
                 failures[batch] = _why(plan, batch, error)
             advance(len(plan.batches[batch]))
-        done(tasks=len(batches), units=len(plan.grid), unit="tiles")
+        done(tasks=len(batches), units=len(plan.grid) - reused, unit="tiles")
     if failures:
         show_failures(failures, plan)
         shown = "; ".join(list(failures.values())[:5])

@@ -48,6 +48,7 @@ def main() -> None:
     end workers and the temporary API in order), and 1 for anything else.
     """
     signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, _interrupt)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -55,8 +56,18 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM, as batch systems send it at the end of a job's time."""
 
 
+_received: list[int] = []
+"""Signals to end by. Libraries may turn the exception that we raise into one of their own."""
+
+
 def _terminate(signum: int, frame: object) -> None:
+    _received.append(TERMINATED)
     raise _Terminated
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    _received.append(INTERRUPTED)
+    raise KeyboardInterrupt
 
 
 def run(tokens: Sequence[str]) -> int:
@@ -80,14 +91,20 @@ def run(tokens: Sequence[str]) -> int:
     except CytopaveError as error:
         return _end(FAILED, error, verbose=verbose)
     except KeyboardInterrupt as error:
-        say("interrupted: finished tiles are kept, and the same command resumes")
-        return TERMINATED if isinstance(error, _Terminated) else INTERRUPTED
+        return _interrupted(TERMINATED if isinstance(error, _Terminated) else INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:  # noqa: BLE001  the last one to know
+        if _received:
+            return _interrupted(_received[-1])
         return _end(FAILED, error, verbose=True)
     return OK
+
+
+def _interrupted(status: int) -> int:
+    say("interrupted: finished tiles are kept, and the same command resumes")
+    return status
 
 
 def _end(status: int, error: Exception, *, verbose: bool) -> int:

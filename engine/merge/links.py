@@ -195,7 +195,10 @@ def compare(a: Side, b: Side, merge: Merge, *, same_pixels: bool) -> np.ndarray:
     if merge.rule == "touch":
         rows["agreement"] = 1
         return rows
-    agreement = _labelwise(id_a, id_b, overlap, a.zone, b.zone, merge)
+    # Two planes that face each other are not the same pixels: an object that ends near a seam has
+    # a smaller section beyond it, so that being each other's best match must do.
+    least = merge.iou / 2 if same_pixels else 0.0
+    agreement = _labelwise(id_a, id_b, overlap, a.zone, b.zone, merge, least)
     unsure = agreement == 0
     agreement[unsure] = _piecewise(a.zone, b.zone, id_a[unsure], id_b[unsure], merge)
     rows["agreement"] = agreement
@@ -245,8 +248,12 @@ def _labelwise(
     a: np.ndarray,
     b: np.ndarray,
     merge: Merge,
+    least: float,
 ) -> np.ndarray:
-    """IoU of each pair of labels where that is agreement, else 0."""
+    """IoU of each pair of labels where that is agreement, else 0.
+
+    ``least`` is what suffices for views that are each other's best match.
+    """
     size_a, size_b = _sizes(a), _sizes(b)
     iou = overlap / (size_a[id_a] + size_b[id_b] - overlap)
     best_a, best_b = np.zeros(len(size_a)), np.zeros(len(size_b))
@@ -254,7 +261,7 @@ def _labelwise(
     np.maximum.at(best_b, id_b, iou)
     mutual = (iou == best_a[id_a]) & (iou == best_b[id_b])
     mutual &= 2 * overlap >= np.minimum(size_a[id_a], size_b[id_b])
-    agree = (iou >= merge.iou) | (mutual & (2 * iou >= merge.iou))
+    agree = (iou >= merge.iou) | (mutual & (iou >= least))
     return np.where(agree, iou, 0.0)
 
 

@@ -352,7 +352,7 @@ class TestRefusals:
         target = target_of(path, tile=(32, 32))
         fill(target, stores.random_labels((40, 50)))
         target.publish({})
-        message = "'cells' is already in .*j.zarr: choose another name, or overwrite it"
+        message = "'cells' is already in .*j.zarr: choose another name, or replace it"
         self.refuse(path, message)
         self.refuse(path, message, digest="another run")
         assert target_of(path, tile=(32, 32), name="nuclei").name == "nuclei"
