@@ -52,6 +52,8 @@ _DASK = {
     ),
 }
 
+_SECONDS_TO_CLOSE = 60
+
 _log = logging.getLogger(__name__)
 
 
@@ -323,7 +325,8 @@ def _closing(cluster: Any) -> Iterator[None]:
         yield
     finally:
         try:
-            cluster.close()
+            # Without a limit, Dask was once seen to wait for ever.
+            cluster.close(timeout=_SECONDS_TO_CLOSE)
         except TimeoutError:
             _log.warning("The cluster's workers did not end in time and were killed")
 
