@@ -141,6 +141,29 @@ def test_verbose_shows_where_an_error_comes_from(command: Command) -> None:
     assert "there is no image at" in ended.err
 
 
+def test_an_interrupt_that_a_library_made_an_error_of_its_own_is_one(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cytopave.deployments.cli import app
+
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise ValueError("something else") from error
+
+    received: list[int] = []
+    monkeypatch.setattr(app, "_received", received)
+    monkeypatch.setattr("cytopave.engine.planning.open_image", interrupted)
+    before = signal.signal(signal.SIGINT, app._interrupt)
+    try:
+        ended = command("segment", "absent.zarr", *THRESHOLD)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (ended.status, received) == (130, [130])
+    assert ended.err.splitlines()[-1].endswith("the same command resumes")
+
+
 def test_what_nobody_foresaw_is_shown_whole(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
