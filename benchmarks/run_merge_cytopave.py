@@ -7,40 +7,35 @@ import sys
 from itertools import chain
 from pathlib import Path
 
-from cytopave.engine.image import open_image
+from cytopave.engine.budget import Budget
 from cytopave.engine.labels import label_target
 from cytopave.engine.lazy import grouped
 from cytopave.engine.merge import Merge, stages
-from cytopave.engine.plan import Memory, Plan, batch_shape
+from cytopave.engine.plan import Plan
+from cytopave.engine.planning import make_plan
 from cytopave.engine.segment import segment_tiles
 from cytopave.engine.segmenters import Threshold
-from cytopave.engine.tiling import Grid
+from cytopave.engine.tiling import Tiling
 
 GROUPS = 4  # as many tasks as two workers get
 
 
-def stage(url: str, folder: str, tile: str, halo: str) -> None:
-    image = open_image(url)
-    grid = Grid(image.spatial_shape, (int(tile), int(tile)), (int(halo), int(halo)))
-    digest = "0" * 64
-    target = label_target(
-        image, name="cells", output=f"{folder}/unused.zarr", tile=grid.tile, digest=digest
-    )
-    plan = Plan(
-        digest=digest,
-        image=image,
-        channels=(),
-        grid=grid,
-        segmenter=Threshold().resolve(image, channels=()),
+def stage(image: str, folder: str, tile: str, halo: str) -> None:
+    plan = make_plan(
+        image,
+        segmenter=Threshold(),
+        tiling=Tiling(tile=(int(tile), int(tile)), halo=int(halo)),
         merge=Merge(),
-        target=target,
-        batch=batch_shape(grid, tiles=64, workers=2),
-        memory=Memory(need=0, budget=0, source=""),
-        root=Path(folder),
+        budget=Budget(2**31, "assumed", on_gpu=False),
+        workers=2,
+        batch_seconds=20,
+        name="cells",
+        output=f"{folder}/unused.zarr",
+        scratch=Path(folder),
     )
     for batch in plan.batches:
         segment_tiles(plan, batch)
-    (plan.root / "plan.json").write_text(plan.model_dump_json())
+    Path(folder, "plan.json").write_text(plan.model_dump_json())
 
 
 def merge(folder: str, output: str) -> None:
