@@ -56,7 +56,9 @@ def compare(args: argparse.Namespace, tile: int, side: int) -> dict[str, Usage]:
         python = command_of(name)[0]
         script = str(HERE / f"run_merge_{name}.py")
         arguments = [str(image), str(staged / name), str(tile), str(HALO)]
-        subprocess.run([python, script, "stage", *arguments], check=True, env=environment(staged))
+        subprocess.run(
+            [python, script, "stage", *arguments], check=True, env=environment(staged.parent)
+        )
     expected = n_objects(side)
     runs: dict[str, list[Usage]] = {rival: [] for rival in args.rivals}
     for _ in range(args.repeat):
@@ -81,7 +83,7 @@ def run(rival: str, staged: Path) -> tuple[Usage, Any]:
     output = staged / "merged.zarr"
     shutil.rmtree(output, ignore_errors=True)
     command = [python, str(HERE / f"run_merge_{name}.py"), rival, str(staged / name), str(output)]
-    usage = measure(command, env=environment(staged))
+    usage = measure(command, env=environment(staged.parent))
     path = output / (PUBLISHED if name == "cytopave" else "labels")
     return usage, zarr.open_array(str(path), mode="r")
 

@@ -8,9 +8,10 @@ the processes.
 
 Each run is a fresh process, measured with all its descendants by the kernel (measure.py). The
 rivals alternate, so that a machine that is busier for a while is so for all. Each is also run on an
-image of 2 x 2 tiles: what that costs is the fixed start-up (imports, Prefect's temporary server
-with a fresh database, the worker processes), and *net* is what is left when it is subtracted. Every
-result is compared with the truth, pixel by pixel and object by object.
+image of 2 x 2 tiles: what that costs is the fixed start-up (imports, Prefect's temporary server,
+the worker processes), and *net* is what is left when it is subtracted. Every result is compared
+with the truth, pixel by pixel and object by object. The first runs are not counted: they make
+Prefect's database, which all others use, as an operator's would.
 
 patchworks is GPL-3.0: it runs in an environment of its own (``make peers``).
 """
@@ -47,6 +48,7 @@ def main() -> None:
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     print(machine(PEERS, "patchworks", "zarr", "dask"))
+    compare(argparse.Namespace(**{**vars(args), "repeat": 1}), args.tiles[0], 2 * args.tiles[0])
     for tile in args.tiles:
         fixed = compare(args, tile, 2 * tile)
         for side in args.side:
@@ -79,7 +81,7 @@ def run(rival: str, image: Path, folder: Path, tile: int) -> tuple[Usage, Any]:
     name, _, rule = rival.partition(" ")
     python = sys.executable if name == "cytopave" else str(PEERS)
     command = [python, str(HERE / f"run_{name}.py"), str(image), str(output), str(tile), str(HALO)]
-    usage = measure([*command, rule] if rule else command, env=environment(folder))
+    usage = measure([*command, rule] if rule else command, env=environment(folder.parent))
     path = output / ("labels/cells/0" if name == "cytopave" else "labels")
     return usage, zarr.open_array(str(path), mode="r")
 
