@@ -31,8 +31,8 @@ from cytopave.engine.cellpose_fast import dynamics, flow_error
 from cytopave.engine.cellpose_fast import network as networks
 from cytopave.engine.cellpose_fast.evaluate import Evaluator, Recipe
 from cytopave.engine.cellpose_fast.objects import Objects
-from cytopave.engine.place import Place
 from cytopave.engine.segmenters.cellpose_placed import region
+from cytopave.engine.segmenters.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -382,7 +382,7 @@ def _nuclei(path: str | None) -> tuple[np.ndarray, tuple[float, float]]:
         image = ndimage.gaussian_filter((oracle.cells(1280, seed=2) > 0) * 1.0, 3)
         image = (8000 * image + random.normal(500, 200, image.shape)).clip(0).astype(np.uint16)
     else:
-        from cytopave.engine.image import open_image
+        from cytopave.engine.omezarr.image import open_image
 
         source = open_image(path)
         box = Box.of(tuple(min(n, 1536) for n in source.spatial_shape))

@@ -53,7 +53,7 @@ def probe(_: str) -> dict[str, Any]:
     """NVML's figures beside torch's."""
     import torch
 
-    from cytopave.engine.vram import probe_gpu
+    from cytopave.engine.gpu.vram import probe_gpu
 
     gpu = probe_gpu()
     free, total = torch.cuda.mem_get_info()
@@ -126,7 +126,7 @@ def named_devices(_: str) -> dict[str, Any]:
         for i in range(pynvml.nvmlDeviceGetCount())
     ]
     script = (
-        "import torch; from cytopave.engine.vram import probe_gpu;"
+        "import torch; from cytopave.engine.gpu.vram import probe_gpu;"
         "print(probe_gpu().uuid, 'GPU-' + str(torch.cuda.get_device_properties(0).uuid))"
     )
     seen = {}
@@ -149,7 +149,7 @@ def segment(image: str, name: str, **options: Any) -> dict[str, Any]:
     """One run; returns seconds, stages and a digest of the labels."""
     import numpy as np
 
-    from cytopave.engine.labels import open_labels
+    from cytopave.engine.omezarr.labels import open_labels
     from cytopave.engine.segmenters import Cellpose
     from cytopave.engine.tiling import Tiling
     from cytopave.flows import segment_image

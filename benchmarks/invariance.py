@@ -24,10 +24,10 @@ from agreement import agreement
 
 from cytopave.engine import samples
 from cytopave.engine.merge import Merge, paint, resolve, scan
-from cytopave.engine.place import Place
-from cytopave.engine.scratch import Scratch
+from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.segmenters import Cellpose, cellpose_weights
 from cytopave.engine.segmenters.checks import checked
+from cytopave.engine.segmenters.place import Place
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ import sys
 from itertools import chain
 from pathlib import Path
 
-from cytopave.engine.budget import Budget
-from cytopave.engine.labels import label_target
 from cytopave.engine.lazy import grouped
 from cytopave.engine.merge import Merge, stages
-from cytopave.engine.plan import Plan
-from cytopave.engine.planning import make_plan
+from cytopave.engine.omezarr.labels import label_target
+from cytopave.engine.planning.budget import Budget
+from cytopave.engine.planning.plan import Plan
+from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.segment import segment_tiles
 from cytopave.engine.segmenters import Threshold
 from cytopave.engine.tiling import Tiling

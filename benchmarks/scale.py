@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 from tables import machine, print_table
 
-from cytopave.engine.image import Image, Level
-from cytopave.engine.labels import LabelTarget
 from cytopave.engine.merge import LINK, Merge, resolve
-from cytopave.engine.plan import Memory, Plan, batch_shape
-from cytopave.engine.pyramid import lay_out, plan_blocks
-from cytopave.engine.scratch import shared_zone
+from cytopave.engine.omezarr.image import Image, Level
+from cytopave.engine.omezarr.labels import LabelTarget
+from cytopave.engine.omezarr.pyramid import lay_out, plan_blocks
+from cytopave.engine.planning.plan import Memory, Plan, batch_shape
+from cytopave.engine.scratch.tiles import shared_zone
+from cytopave.engine.scratch.views import VIEW
 from cytopave.engine.segmenters import Threshold
 from cytopave.engine.tiling import Grid
-from cytopave.engine.views import VIEW
 from cytopave.tasks.merge import scan_groups, write_groups
 
 TILE, HALO = 2048, 64

@@ -20,7 +20,7 @@ from cytopave.engine.errors import ImageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cytopave.engine.image import Image
+    from cytopave.engine.omezarr.image import Image
 
 ENOUGH_PIXELS = 4 * 1024 * 1024
 """Pixels of a plane or volume from which a coarse level stands for the image."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cytopave.engine.image import Image
+    from cytopave.engine.omezarr.image import Image
 
 SIDE = 2048
 """Pixels of the picture's longer side at most."""

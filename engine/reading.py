@@ -14,7 +14,7 @@ from cytopave.engine.boxes import Box
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from cytopave.engine.image import Image
+    from cytopave.engine.omezarr.image import Image
     from cytopave.engine.tiling import Tile
 
 type Chunk = tuple[int, ...]

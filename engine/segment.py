@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cytopave.engine.errors import LabelError, OutOfMemoryError, TileError
-from cytopave.engine.oom import attempt, release_gpu_memory
-from cytopave.engine.place import Place
+from cytopave.engine.gpu.oom import attempt, release_gpu_memory
 from cytopave.engine.reading import TileReader
 from cytopave.engine.segmenters.checks import checked
+from cytopave.engine.segmenters.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy as np
 
-    from cytopave.engine.plan import Plan
+    from cytopave.engine.planning.plan import Plan
     from cytopave.engine.segmenters import Segmenter
     from cytopave.engine.tiling import Tile
 

@@ -13,14 +13,14 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from cytopave.blocks.cluster import resolve_cluster
-from cytopave.engine.budget import gpu_budget, host_budget
 from cytopave.engine.errors import LabelError, TileError
 from cytopave.engine.merge import Merge
-from cytopave.engine.planning import draft_plan
+from cytopave.engine.planning.budget import gpu_budget, host_budget
+from cytopave.engine.planning.planner import draft_plan
 from cytopave.engine.report import Report, Stage
+from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
-from cytopave.engine.tenancy import claimed, occupied
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.embedded import embedded_flow
 from cytopave.tasks.merge import (
@@ -42,7 +42,7 @@ from cytopave.tasks.window import run_window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cytopave.engine.plan import Plan
+    from cytopave.engine.planning.plan import Plan
 
 
 def _run_name() -> str:

@@ -10,12 +10,12 @@ from prefect import task
 
 from cytopave.engine.lazy import Lazy, grouped
 from cytopave.engine.merge import stages
-from cytopave.engine.plan import Plan
+from cytopave.engine.planning.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cytopave.engine.labels import WriteBlock
+    from cytopave.engine.omezarr.labels import WriteBlock
 
 
 def scan_groups(plan: Plan, *, tasks: int) -> Sequence[tuple[int, ...]]:

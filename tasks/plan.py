@@ -6,9 +6,9 @@ from typing import Any
 
 from prefect import task
 
-from cytopave.engine.budget import Budget
-from cytopave.engine.plan import Plan
-from cytopave.engine.planning import make_plan
+from cytopave.engine.planning.budget import Budget
+from cytopave.engine.planning.plan import Plan
+from cytopave.engine.planning.planner import make_plan
 
 
 @task(name="plan_tiles", persist_result=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dask
 from prefect import task
 
-from cytopave.engine.vram import Gpu
-from cytopave.engine.vram import probe_gpu as probe
+from cytopave.engine.gpu.vram import Gpu
+from cytopave.engine.gpu.vram import probe_gpu as probe
 from cytopave.tasks.runner import worker_addresses
 
 

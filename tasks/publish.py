@@ -9,7 +9,7 @@ from typing import Any
 from prefect import task
 
 from cytopave.engine.merge import stages
-from cytopave.engine.plan import Plan
+from cytopave.engine.planning.plan import Plan
 from cytopave.engine.report import Report
 from cytopave.engine.seams import AxisSeams
 from cytopave.tasks.merge import write_groups

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 if TYPE_CHECKING:
-    from cytopave.engine.plan import Plan
+    from cytopave.engine.planning.plan import Plan
     from cytopave.engine.report import Report
 
 _GIB = 2**30

@@ -31,7 +31,7 @@ def retrying[**P, R](task: Task[P, R], settings: Settings | None = None) -> Task
     """The task, tried again with backoff when the GPU's memory did not suffice.
 
     Prefect waits on the worker, with the exception in hand: the task must hold nothing on the GPU
-    by then, which ``engine.oom.attempt`` sees to.
+    by then, which ``engine.gpu.oom.attempt`` sees to.
 
     Args:
         task: What to run.

@@ -30,8 +30,8 @@ from prefect_dask.task_runners import DaskTaskRunner
 
 from cytopave.blocks.cluster import GIL_REASON, Cluster, resolve_cluster
 from cytopave.engine.errors import ClusterError
+from cytopave.engine.gpu.vram import probe_gpu
 from cytopave.engine.settings import load_settings
-from cytopave.engine.vram import probe_gpu
 from cytopave.tasks.guard import end_with_us
 
 if TYPE_CHECKING:

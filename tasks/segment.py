@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect import task
 
-from cytopave.engine.plan import CODE_VERSION, Plan
+from cytopave.engine.planning.plan import CODE_VERSION, Plan
 from cytopave.engine.segment import Work, segment_tiles
 from cytopave.tasks.retry import retrying
 

@@ -21,7 +21,7 @@ def expected_workers(cluster: str, *, gpu: bool) -> int:
         ClusterError: There is no such cluster, or it needs a GPU and none is visible here.
     """
     from cytopave.blocks.cluster import resolve_cluster
-    from cytopave.engine.vram import probe_gpu
+    from cytopave.engine.gpu.vram import probe_gpu
 
     spec = resolve_cluster(cluster)
     if spec.address is not None:

@@ -75,9 +75,9 @@ def _write_mosaic(path: Path) -> np.ndarray:
     import shutil
 
     from cytopave.engine.errors import OutputError
-    from cytopave.engine.folders import Folder
-    from cytopave.engine.ngff import read_attributes
-    from cytopave.engine.omezarr import write_image
+    from cytopave.engine.omezarr.folders import Folder
+    from cytopave.engine.omezarr.ngff import read_attributes
+    from cytopave.engine.omezarr.write import write_image
     from cytopave.engine.samples import mosaic, nuclei_fields
 
     if path.exists():
@@ -92,7 +92,7 @@ def _write_mosaic(path: Path) -> np.ndarray:
 
 def _precision(truth: np.ndarray, labels_path: str) -> float:
     from cytopave.engine.boxes import Box
-    from cytopave.engine.image import open_image
+    from cytopave.engine.omezarr.image import open_image
     from cytopave.engine.score import average_precision
 
     labels = open_image(labels_path)

@@ -10,7 +10,7 @@ from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Keeping, Request
 
 if TYPE_CHECKING:
-    from cytopave.engine.plan import Plan
+    from cytopave.engine.planning.plan import Plan
 
 _MOST_COUNTED = 50_000  # tiles; counting takes about a millisecond each
 
@@ -41,8 +41,8 @@ def plan(
 
 
 def _final_plan(image: str, request: Request) -> tuple[Plan, int]:
-    from cytopave.engine.budget import local_budget
-    from cytopave.engine.planning import draft_plan, make_plan
+    from cytopave.engine.planning.budget import local_budget
+    from cytopave.engine.planning.planner import draft_plan, make_plan
     from cytopave.engine.settings import load_settings
 
     settings = load_settings()
@@ -96,7 +96,7 @@ def plan_facts(made: Plan, *, workers: int) -> dict[str, Any]:
 
 def _scratch_bytes(made: Plan) -> int:
     """Size of all tile files before compression, were all tiles as large as an inner one."""
-    from cytopave.engine.scratch import shared_zone
+    from cytopave.engine.scratch.tiles import shared_zone
 
     grid = made.grid
     inner = grid[grid.index(0, tuple(min(1, n - 1) for n in grid.counts))]

@@ -47,8 +47,8 @@ def machine(assumed_gb: float | None) -> dict[str, Any]:
     import psutil
 
     from cytopave.blocks.cluster import cpu_workers
+    from cytopave.engine.gpu.vram import probe_gpu
     from cytopave.engine.settings import load_settings
-    from cytopave.engine.vram import probe_gpu
 
     host = psutil.virtual_memory()
     gpu = probe_gpu(assumed_gb=assumed_gb or load_settings().gpu_memory_gb)

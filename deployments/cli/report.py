@@ -12,8 +12,8 @@ from cytopave.deployments.cli.options import Common, Flag
 from cytopave.deployments.cli.segment import SEAMS
 
 if TYPE_CHECKING:
-    from cytopave.engine.folders import Folder
-    from cytopave.engine.image import Image
+    from cytopave.engine.omezarr.folders import Folder
+    from cytopave.engine.omezarr.image import Image
     from cytopave.engine.report import Report
 
 
@@ -65,10 +65,10 @@ def find_labels(place: str, name: str) -> tuple[str, dict[str, Any]]:
         UserError: There is no such label image, or it was not made by cytopave.
     """
     from cytopave.engine.errors import ImageError, OutputError
-    from cytopave.engine.folders import Folder, absolute
-    from cytopave.engine.labels import beside, open_labels
-    from cytopave.engine.ngff import read_attributes
-    from cytopave.engine.publish import PROVENANCE
+    from cytopave.engine.omezarr.folders import Folder, absolute
+    from cytopave.engine.omezarr.labels import beside, open_labels
+    from cytopave.engine.omezarr.ngff import read_attributes
+    from cytopave.engine.omezarr.publish import PROVENANCE
 
     store = absolute(place)
     if not Folder(store).exists():
@@ -103,7 +103,7 @@ def write_report(
         UserError: The image cannot be opened, or the folder cannot be written.
     """
     from cytopave.engine.errors import OutputError
-    from cytopave.engine.image import open_image
+    from cytopave.engine.omezarr.image import open_image
     from cytopave.engine.overlay import draw_overlay, save_png
 
     axes = provenance["axes"]
@@ -133,8 +133,8 @@ def _is_array(folder: Folder) -> bool:
 
 def _image_of(place: str, made: Report) -> str:
     """The image that was segmented: the one that was named (it may have moved), else by memory."""
-    from cytopave.engine.folders import Folder, absolute
-    from cytopave.engine.ngff import ome_of, read_attributes
+    from cytopave.engine.omezarr.folders import Folder, absolute
+    from cytopave.engine.omezarr.ngff import ome_of, read_attributes
 
     named = Folder(absolute(place))
     store = Folder(made.labels_path.rpartition("/labels/")[0])

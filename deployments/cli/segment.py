@@ -45,7 +45,7 @@ def run_flow(image: str, request: Request, *, keep_scratch: bool, common: Common
     Raises:
         CytopaveError: As the flow raises it.
     """
-    from cytopave.engine.planning import draft_plan
+    from cytopave.engine.planning.planner import draft_plan
 
     parameters = request.parameters()
     draft = draft_plan(image, workers=request.sharing, **parameters)

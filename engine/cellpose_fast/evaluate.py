@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from cytopave.engine.cellpose_fast.network import Network
-    from cytopave.engine.place import Place
+    from cytopave.engine.segmenters.place import Place
 
 FLOW_SCALE = 5.0
 """The network answers with flows times this."""

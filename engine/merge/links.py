@@ -29,12 +29,12 @@ import cc3d
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from cytopave.engine.scratch import OpenTiles, shared_zone, zone_name
+from cytopave.engine.scratch.tiles import OpenTiles, shared_zone, zone_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cytopave.engine.scratch import Scratch
+    from cytopave.engine.scratch.tiles import Scratch
     from cytopave.engine.tiling import Grid
 
 LINK = np.dtype(

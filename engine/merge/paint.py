@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cytopave.engine.merge.resolve import HIDDEN, WHOLE
-from cytopave.engine.scratch import OpenTiles, shared_zone, zone_name
+from cytopave.engine.scratch.tiles import OpenTiles, shared_zone, zone_name
 
 if TYPE_CHECKING:
     from cytopave.engine.merge.resolve import Resolution
-    from cytopave.engine.scratch import Scratch
+    from cytopave.engine.scratch.tiles import Scratch
     from cytopave.engine.tiling import Grid, Tile
 
 # Who gets a pixel: place in the core, whether the view is cut, its area, its number.

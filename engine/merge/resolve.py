@@ -25,7 +25,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from cytopave.engine.merge.untangle import untangle
-from cytopave.engine.views import VIEW
+from cytopave.engine.scratch.views import VIEW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cytopave.engine.archive import Archive, write_archive, write_array
 from cytopave.engine.merge.links import LINK, scan
 from cytopave.engine.merge.paint import Painter
 from cytopave.engine.merge.resolve import Resolution, resolve
+from cytopave.engine.scratch.archive import Archive, write_archive, write_array
+from cytopave.engine.scratch.views import VIEW
 from cytopave.engine.seams import AxisSeams, SeamCounter
-from cytopave.engine.views import VIEW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from cytopave.engine.labels import WriteBlock
-    from cytopave.engine.plan import Plan
+    from cytopave.engine.omezarr.labels import WriteBlock
+    from cytopave.engine.planning.plan import Plan
 
 
 _RESOLUTION = ("offsets", "final", "mode")

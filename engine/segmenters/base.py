@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cytopave.engine.boxes import Box
-    from cytopave.engine.image import Image
-    from cytopave.engine.place import Place
+    from cytopave.engine.omezarr.image import Image
+    from cytopave.engine.segmenters.place import Place
 
 type LabelFunction = Callable[[np.ndarray], np.ndarray]
 """``f(tile) -> labels``: ``tile`` is ``(C, [Z], Y, X)`` if more than one channel was selected,

@@ -35,9 +35,9 @@ from cytopave.engine.segmenters.memory import Footprint, cellpose_rule
 if TYPE_CHECKING:
     from cytopave.engine.boxes import Box
     from cytopave.engine.cellpose_fast.evaluate import Evaluator
-    from cytopave.engine.image import Image
-    from cytopave.engine.place import Place
+    from cytopave.engine.omezarr.image import Image
     from cytopave.engine.segmenters.cellpose_common import Built, Evaluation
+    from cytopave.engine.segmenters.place import Place
 
 Percentile = Annotated[float, Field(ge=0, le=100)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cytopave.engine.errors import SegmenterError
 
 if TYPE_CHECKING:
-    from cytopave.engine.image import Image
+    from cytopave.engine.omezarr.image import Image
     from cytopave.engine.segmenters.cellpose_weights import Generation
 
 

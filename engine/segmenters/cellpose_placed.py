@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from cytopave.engine.boxes import Box
 from cytopave.engine.cellpose_fast.patches import axis
 from cytopave.engine.errors import SegmenterError
-from cytopave.engine.place import Place
 from cytopave.engine.segmenters.memory import (
     CONTEXT_BYTES,
     fast_pixel_bytes,
     folded_patch_bytes,
 )
+from cytopave.engine.segmenters.place import Place
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from cytopave.engine.image import Image
+    from cytopave.engine.omezarr.image import Image
 
 
 class Custom(SegmenterBase):

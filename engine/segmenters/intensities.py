@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cytopave.engine.image import Image
+    from cytopave.engine.omezarr.image import Image
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
 
 if TYPE_CHECKING:
-    from cytopave.engine.image import Image
+    from cytopave.engine.omezarr.image import Image
 
 
 class Stored(SegmenterBase):

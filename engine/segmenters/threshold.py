@@ -17,7 +17,7 @@ from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
 from cytopave.engine.segmenters.objects import drop_small
 
 if TYPE_CHECKING:
-    from cytopave.engine.image import Image
+    from cytopave.engine.omezarr.image import Image
 
 
 class Threshold(SegmenterBase):

@@ -19,10 +19,10 @@ import stores
 import zarr
 from PIL import Image as Pillow
 
-from cytopave.engine.budget import host_budget
-from cytopave.engine.labels import open_labels
 from cytopave.engine.merge import Merge
-from cytopave.engine.planning import make_plan
+from cytopave.engine.omezarr.labels import open_labels
+from cytopave.engine.planning.budget import host_budget
+from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.report import Report, Stage
 from cytopave.engine.segmenters import Threshold
 from cytopave.engine.tiling import Tiling
@@ -154,7 +154,7 @@ def test_an_interrupt_that_a_library_made_an_error_of_its_own_is_one(
 
     received: list[int] = []
     monkeypatch.setattr(app, "_received", received)
-    monkeypatch.setattr("cytopave.engine.planning.open_image", interrupted)
+    monkeypatch.setattr("cytopave.engine.planning.planner.open_image", interrupted)
     before = signal.signal(signal.SIGINT, app._interrupt)
     try:
         ended = command("segment", "absent.zarr", *THRESHOLD)
@@ -167,7 +167,7 @@ def test_an_interrupt_that_a_library_made_an_error_of_its_own_is_one(
 def test_what_nobody_foresaw_is_shown_whole(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cytopave.engine.planning.open_image", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("cytopave.engine.planning.planner.open_image", lambda *_, **__: 1 // 0)
     ended = command("segment", "absent.zarr", *THRESHOLD)
     assert (ended.status, ended.out) == (1, "")
     assert "ZeroDivisionError" in ended.err

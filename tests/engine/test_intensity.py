@@ -16,8 +16,8 @@ from skimage.filters import threshold_otsu
 
 from cytopave.engine import intensity
 from cytopave.engine.errors import CorruptError, ImageError
-from cytopave.engine.image import open_image
 from cytopave.engine.intensity import Histogram, coarse_level, histogram, sample_boxes
+from cytopave.engine.omezarr.image import open_image
 
 
 def histograms(path: Path, data: np.ndarray, axes: str | None = None, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from placed import segmented
 from worlds import same_partition
 
 from cytopave.engine import samples
-from cytopave.engine.image import Image, open_image
+from cytopave.engine.omezarr.image import Image, open_image
 from cytopave.engine.segmenters import Cellpose
 from cytopave.engine.segmenters.cellpose_weights import installed
 

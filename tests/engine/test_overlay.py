@@ -10,7 +10,7 @@ from PIL import Image as Pillow
 
 from cytopave.engine import overlay
 from cytopave.engine.errors import OutputError
-from cytopave.engine.image import Image, open_image
+from cytopave.engine.omezarr.image import Image, open_image
 from cytopave.engine.overlay import draw_overlay, save_png
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from zarr.codecs import ZstdCodec
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import CorruptError
-from cytopave.engine.image import Image, open_image
+from cytopave.engine.omezarr.image import Image, open_image
 from cytopave.engine.reading import TileReader, _runs, chunk_reads
 from cytopave.engine.tiling import Grid, Tile
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import zarr
 
-from cytopave.engine.image import Image, open_image
+from cytopave.engine.omezarr.image import Image, open_image
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiled import merge
 
-from cytopave.engine.scratch import Scratch
+from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.segment import segment_tiles
 from cytopave.engine.tiling import Grid
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from cytopave.engine.image import Image
+    from cytopave.engine.omezarr.image import Image
     from cytopave.engine.segmenters import SegmenterBase
 
 

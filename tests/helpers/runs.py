@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.ndimage as ndi
 
-from cytopave.engine.budget import Budget
-from cytopave.engine.labels import open_labels
 from cytopave.engine.merge import Merge, stages
-from cytopave.engine.planning import make_plan
+from cytopave.engine.omezarr.labels import open_labels
+from cytopave.engine.planning.budget import Budget
+from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.segment import segment_tiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cytopave.engine.plan import Plan
+    from cytopave.engine.planning.plan import Plan
     from cytopave.engine.report import Report
 
 PLENTY = Budget(2**40, "plenty", on_gpu=False)

@@ -9,7 +9,7 @@ import numpy as np
 from worlds import Function, dense
 
 from cytopave.engine.merge import Merge, Resolution, paint, resolve, scan
-from cytopave.engine.scratch import Scratch
+from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.tiling import Grid
 
 

@@ -9,7 +9,7 @@ import stores
 from runs import labels_of, run_here
 
 from cytopave.engine import samples
-from cytopave.engine.image import open_image
+from cytopave.engine.omezarr.image import open_image
 from cytopave.engine.score import average_precision
 from cytopave.engine.segmenters import Cellpose
 from cytopave.engine.segmenters import cellpose_weights as weights

@@ -10,7 +10,7 @@ import pytest
 import stores
 from runs import blobs, components, labels_of, merge_here, plan_of
 
-from cytopave.engine.image import Image
+from cytopave.engine.omezarr.image import Image
 from cytopave.engine.reading import TileReader
 from cytopave.engine.segment import segment_tiles
 from cytopave.engine.segmenters import Threshold

@@ -14,7 +14,7 @@ import stores
 from runs import blobs, components, components_over_time, labels_of, provenance, run_here
 from yaozarrs import validate_zarr_store
 
-from cytopave.engine.labels import open_labels
+from cytopave.engine.omezarr.labels import open_labels
 from cytopave.engine.segmenters import Threshold
 from cytopave.engine.tiling import Tiling
 

@@ -12,9 +12,9 @@ from scipy import ndimage
 from cytopave.engine.boxes import Box
 from cytopave.engine.cellpose_fast.evaluate import Evaluator, Recipe
 from cytopave.engine.cellpose_fast.network import Network
-from cytopave.engine.place import Place
 from cytopave.engine.score import average_precision
 from cytopave.engine.segmenters.cellpose_placed import region
+from cytopave.engine.segmenters.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ import torch
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import SegmenterError
-from cytopave.engine.place import Place
 from cytopave.engine.segmenters import Cellpose
 from cytopave.engine.segmenters import cellpose_weights as weights
+from cytopave.engine.segmenters.place import Place
 
 pytestmark = pytest.mark.skipif(
     weights.installed()[1] != 4, reason="the bundled network runs in Cellpose 4"

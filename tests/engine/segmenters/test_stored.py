@@ -10,12 +10,12 @@ import pytest
 import stores
 import worlds
 
-from cytopave.engine.budget import Budget
 from cytopave.engine.errors import LabelError, SegmenterError
-from cytopave.engine.labels import open_labels
 from cytopave.engine.merge import Merge
 from cytopave.engine.merge.stages import resolve_run, scan_tiles, write_blocks
-from cytopave.engine.planning import make_plan
+from cytopave.engine.omezarr.labels import open_labels
+from cytopave.engine.planning.budget import Budget
+from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.segment import segment_tiles
 from cytopave.engine.segmenters import Stored
 from cytopave.engine.tiling import Grid, Tiling

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cytopave.engine import ngff
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import CorruptError, ImageError, MissingExtraError, UserError
-from cytopave.engine.folders import METADATA, Folder, absolute
+from cytopave.engine.omezarr import ngff
+from cytopave.engine.omezarr.folders import METADATA, Folder, absolute
 
 if TYPE_CHECKING:
     import os

@@ -10,7 +10,7 @@ import tiled
 import worlds
 
 from cytopave.engine.errors import CorruptError
-from cytopave.engine.scratch import OpenTiles, Scratch
+from cytopave.engine.scratch.tiles import OpenTiles, Scratch
 from cytopave.engine.tiling import Grid
 
 GRID = Grid((60, 70), (20, 30), (6, 4))

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cytopave.engine.boxes import Box
-from cytopave.engine.budget import host_budget
 from cytopave.engine.errors import OutputError, PlanError
-from cytopave.engine.image import open_image
-from cytopave.engine.labels import label_store, label_target
-from cytopave.engine.plan import Memory, Plan, batch_shape, tile_digest
-from cytopave.engine.scratch import Scratch
-from cytopave.engine.tenancy import DEFAULT_FOLDER
+from cytopave.engine.omezarr.image import open_image
+from cytopave.engine.omezarr.labels import label_store, label_target
+from cytopave.engine.planning.budget import host_budget
+from cytopave.engine.planning.plan import Memory, Plan, batch_shape, tile_digest
+from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER
+from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cytopave.engine.budget import Budget
-    from cytopave.engine.image import Image
     from cytopave.engine.merge import Merge
+    from cytopave.engine.omezarr.image import Image
+    from cytopave.engine.planning.budget import Budget
     from cytopave.engine.segmenters import Segmenter
     from cytopave.engine.tiling import Tiling
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from cytopave.engine.vram import GIB, plan_budget, probe_gpu
+from cytopave.engine.gpu.vram import GIB, plan_budget, probe_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cytopave.engine.gpu.vram import Gpu
     from cytopave.engine.segmenters import Segmenter
-    from cytopave.engine.vram import Gpu
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from yaozarrs import validate_zarr_store
 
-from cytopave.engine import pyramid
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import CorruptError, OutputError
-from cytopave.engine.image import open_image
-from cytopave.engine.labels import LabelTarget, label_target, open_labels
+from cytopave.engine.omezarr import pyramid
+from cytopave.engine.omezarr.image import open_image
+from cytopave.engine.omezarr.labels import LabelTarget, label_target, open_labels
 from cytopave.engine.tiling import Grid
 
 DIGEST = "0123456789abcdef"

@@ -1,10 +1,9 @@
 """Tile files: what a segmented tile leaves behind, committed whole or not at all.
 
-A tile file is an archive (`cytopave.engine.archive`). It holds the labels of the tile's core, the
-labels of every zone that the tile shares with a neighbour, and a table with one row a label
-("view": an object as this tile saw it). The merge compares zones with zones and paints from cores
-and zones, so it never needs two whole tiles at once, and each member is read once by each of the
-two passes.
+A tile file is an archive (`scratch/archive.py`). It holds the labels of the tile's core, the labels
+of every zone that the tile shares with a neighbour, and a table with one row a label ("view": an
+object as this tile saw it). The merge compares zones with zones and paints from cores and zones, so
+it never needs two whole tiles at once, and each member is read once by each of the two passes.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cytopave.engine.archive import Archive, write_archive
 from cytopave.engine.boxes import Box
-from cytopave.engine.views import views
+from cytopave.engine.scratch.archive import Archive, write_archive
+from cytopave.engine.scratch.views import views
 
 if TYPE_CHECKING:
     from cytopave.engine.tiling import Grid, Tile

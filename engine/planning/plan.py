@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from cytopave.engine.archive import write_bytes
-from cytopave.engine.image import Image
-from cytopave.engine.labels import LabelTarget
 from cytopave.engine.merge import Merge
-from cytopave.engine.scratch import Scratch
+from cytopave.engine.omezarr.image import Image
+from cytopave.engine.omezarr.labels import LabelTarget
+from cytopave.engine.scratch.archive import write_bytes
+from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.segmenters import Segmenter
 from cytopave.engine.tiling import Grid
 

@@ -16,7 +16,7 @@ from cytopave.engine.errors import CorruptError, ImageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cytopave.engine.folders import Folder
+    from cytopave.engine.omezarr.folders import Folder
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import CorruptError, ImageError, MissingExtraError
-from cytopave.engine.image import Image, open_image
+from cytopave.engine.omezarr.image import Image, open_image
 
 SHAPES = {"yx": (37, 53), "cyx": (3, 37, 53), "zyx": (5, 37, 53), "tczyx": (2, 3, 4, 37, 53)}
 

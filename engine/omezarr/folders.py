@@ -17,8 +17,8 @@ from urllib.parse import unquote
 import fsspec
 import zarr
 
-from cytopave.engine.blosc import guarded
 from cytopave.engine.errors import MissingExtraError, UserError
+from cytopave.engine.omezarr.blosc import guarded
 
 METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 """Names of files that describe a zarr node (the first for format 3, the others for format 2)."""

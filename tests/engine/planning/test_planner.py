@@ -12,11 +12,11 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cytopave.engine.budget import Budget
 from cytopave.engine.errors import OutputError, PlanError, UserError
 from cytopave.engine.merge import Merge
-from cytopave.engine.plan import Plan, batch_shape
-from cytopave.engine.planning import make_plan
+from cytopave.engine.planning.budget import Budget
+from cytopave.engine.planning.plan import Plan, batch_shape
+from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.segmenters import Custom, Threshold
 from cytopave.engine.tiling import Grid, Tiling
 

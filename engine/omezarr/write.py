@@ -9,10 +9,10 @@ import numpy as np
 import zarr
 from zarr.codecs import ZstdCodec
 
-from cytopave.engine import ngff
 from cytopave.engine.errors import OutputError
-from cytopave.engine.folders import Folder
-from cytopave.engine.publish import write_group
+from cytopave.engine.omezarr import ngff
+from cytopave.engine.omezarr.folders import Folder
+from cytopave.engine.omezarr.publish import write_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ import stores
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cytopave.engine.pyramid import (
+from cytopave.engine.omezarr.pyramid import (
     GROUP_PIXELS,
     UNIT_PIXELS,
     divisor,
@@ -89,8 +89,8 @@ def test_divisor(length: int, target: int, want: int | None) -> None:
 )
 def test_units_partition_the_image(shape: tuple[int, int], tile: tuple[int, int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cytopave.engine.pyramid.CHUNK", 4)
-        patch.setattr("cytopave.engine.pyramid.GROUP_PIXELS", 64)
+        patch.setattr("cytopave.engine.omezarr.pyramid.CHUNK", 4)
+        patch.setattr("cytopave.engine.omezarr.pyramid.GROUP_PIXELS", 64)
         plan = plan_blocks(shape, tile)
     edges = unit_edges(shape, plan)
     count = stores.partition_count(shape, units(edges))

@@ -19,9 +19,9 @@ import os
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from cytopave.engine import ngff
 from cytopave.engine.errors import OutputError
-from cytopave.engine.folders import METADATA, PART, Folder
+from cytopave.engine.omezarr import ngff
+from cytopave.engine.omezarr.folders import METADATA, PART, Folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

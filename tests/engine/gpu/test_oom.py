@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from cytopave.engine import oom
 from cytopave.engine.errors import OutOfMemoryError
-from cytopave.engine.oom import attempt, is_out_of_memory, release_gpu_memory
+from cytopave.engine.gpu import oom
+from cytopave.engine.gpu.oom import attempt, is_out_of_memory, release_gpu_memory
 
 CupyOutOfMemoryError = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})
 NamesakeError = type("OutOfMemoryError", (Exception,), {"__module__": "database.pool"})
@@ -199,7 +199,7 @@ def test_release_empties_the_pools_of_a_loaded_cupy(monkeypatch: pytest.MonkeyPa
 
 def test_nothing_imports_torch_or_cupy() -> None:
     script = (
-        "import sys; from cytopave.engine.oom import *\n"
+        "import sys; from cytopave.engine.gpu.oom import *\n"
         "assert not is_out_of_memory(MemoryError()); release_gpu_memory()\n"
         "assert not {'torch', 'cupy'} & set(sys.modules)"
     )

@@ -17,11 +17,11 @@ import pytest
 import stores
 import zarr
 
-from cytopave.engine import publish
 from cytopave.engine.errors import OutputError
-from cytopave.engine.folders import Folder
-from cytopave.engine.image import open_image
-from cytopave.engine.labels import LabelTarget, label_target, open_labels
+from cytopave.engine.omezarr import publish
+from cytopave.engine.omezarr.folders import Folder
+from cytopave.engine.omezarr.image import open_image
+from cytopave.engine.omezarr.labels import LabelTarget, label_target, open_labels
 
 SHAPE = (90, 70)
 

@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from cytopave.engine.errors import PlanError
-from cytopave.engine.vram import GIB, Gpu, plan_budget, probe_gpu
+from cytopave.engine.gpu.vram import GIB, Gpu, plan_budget, probe_gpu
 
 
 class Card(SimpleNamespace):

@@ -20,8 +20,8 @@ from cytopave.engine.boxes import Box, boxes_between
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cytopave.engine.image import Image, Level
     from cytopave.engine.lazy import Lazy
+    from cytopave.engine.omezarr.image import Image, Level
 
 CHUNK = 512
 """Length of a chunk in Y and X to come close to: 1 MB of uint32, which viewers page well."""

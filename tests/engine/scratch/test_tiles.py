@@ -11,10 +11,10 @@ import pytest
 import worlds
 
 from cytopave.engine.errors import CorruptError
-from cytopave.engine.scratch import Scratch, shared_zone, zone_name
-from cytopave.engine.tenancy import DEFAULT_FOLDER, occupied
+from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER, occupied
+from cytopave.engine.scratch.tiles import Scratch, shared_zone, zone_name
+from cytopave.engine.scratch.views import views
 from cytopave.engine.tiling import Grid
-from cytopave.engine.views import views
 
 GRID = Grid((60, 70), (20, 30), (6, 4))
 
@@ -91,7 +91,7 @@ def test_damage_is_noticed_and_named(damage: str, labels: np.ndarray, tmp_path: 
 def test_an_interrupted_write_leaves_no_tile(tmp_path: Path, labels: np.ndarray) -> None:
     script = (
         "import os, numpy as np, pathlib, sys\n"
-        "from cytopave.engine import archive\n"
+        "from cytopave.engine.scratch import archive\n"
         "os.fsync = lambda _: os._exit(9)\n"
         "archive.write_bytes(pathlib.Path(sys.argv[1]), b'x' * 1000)\n"
     )
@@ -107,7 +107,7 @@ def test_the_last_run_to_leave_deletes_the_folder(tmp_path: Path) -> None:
         (root / "tile").write_text("x")
         script = (
             "import pathlib, sys\n"
-            "from cytopave.engine.tenancy import occupied\n"
+            "from cytopave.engine.scratch.tenancy import occupied\n"
             "with occupied(pathlib.Path(sys.argv[1]), remove=True): pass\n"
         )
         subprocess.run([sys.executable, "-c", script, str(root)], check=True)

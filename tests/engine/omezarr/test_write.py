@@ -7,11 +7,10 @@ import pytest
 import stores
 from yaozarrs import validate_zarr_store
 
-from cytopave.engine import omezarr
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import OutputError
-from cytopave.engine.image import open_image
-from cytopave.engine.omezarr import write_image
+from cytopave.engine.omezarr.image import open_image
+from cytopave.engine.omezarr.write import CHUNK, write_image
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_each_level_is_the_mean_of_the_one_before_at_its_centre(tmp_path: Path) 
 def test_one_file_holds_many_chunks(tmp_path: Path) -> None:
     write_image(tmp_path / "a.zarr", stores.pixels((1024, 1024)))
     assert len(stores.chunk_files(tmp_path / "a.zarr" / "0")) == 1
-    assert open_image(tmp_path / "a.zarr").chunks == (omezarr.CHUNK, omezarr.CHUNK)
+    assert open_image(tmp_path / "a.zarr").chunks == (CHUNK, CHUNK)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -14,17 +14,17 @@ from numcodecs import Blosc
 from pydantic import BaseModel, ConfigDict
 from zarr.codecs import ZstdCodec
 
-from cytopave.engine import ngff, publish, pyramid
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import OutputError
-from cytopave.engine.folders import Folder, absolute
 from cytopave.engine.lazy import Lazy
-from cytopave.engine.pyramid import LabelLevel
+from cytopave.engine.omezarr import ngff, publish, pyramid
+from cytopave.engine.omezarr.folders import Folder, absolute
+from cytopave.engine.omezarr.pyramid import LabelLevel
 
 if TYPE_CHECKING:
     import os
 
-    from cytopave.engine.image import Image
+    from cytopave.engine.omezarr.image import Image
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class LabelTarget(BaseModel):
     def publish(self, provenance: Mapping[str, Any]) -> None:
         """Complete the metadata, validate, and make the label image visible.
 
-        May be called again after a kill at any point: see `cytopave.engine.publish`.
+        May be called again after a kill at any point: see `cytopave.engine.omezarr.publish`.
 
         Args:
             provenance: What made the labels: JSON values, kept in the attribute ``cytopave``.

@@ -1,0 +1,1 @@
+"""The memory of GPUs: how much there is, and what happens when it does not suffice."""

@@ -1,0 +1,1 @@
+"""OME-Zarr: images are read, label images written and published."""

@@ -1,0 +1,1 @@
+"""Where finished tiles wait to be merged."""
