@@ -24,6 +24,7 @@ from cytopave.engine.omezarr.labels import open_labels
 from cytopave.engine.planning.budget import host_budget
 from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.report import Report, Stage
+from cytopave.engine.seams import SeamReport
 from cytopave.engine.segmenters import Threshold
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.publish import plan_facts
@@ -308,7 +309,7 @@ def test_report_of_a_plain_array_whose_axes_were_given(command: Command, folder:
         n_reused=0,
         digest=plan.digest,
         stages=[Stage(name="plan", seconds=1.0)],
-        seams=[],
+        seams=SeamReport(),
     )
     plan.target.publish(made.provenance(plan_facts(plan)))
     for place in ("scan.zarr", "scan.labels.zarr", "scan.labels.zarr/labels/cells"):
