@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+SEAMS = "Objects that end exactly at the tiles' seams, and at lines inside tiles"
+"""Title of the table of seams."""
+
+
 class Stage(BaseModel):
     """One stage of a run.
 

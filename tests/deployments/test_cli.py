@@ -316,6 +316,7 @@ def test_report_of_a_plain_array_whose_axes_were_given(command: Command, folder:
         ended = command("report", place, "--json", "--out", "r")
         assert (ended.status, ended.err) == (0, "")
         assert json.loads(ended.out)["labels_path"] == f"{folder}/scan.labels.zarr/labels/cells"
+        assert "1 objects in cells" in Path("r/report.html").read_text()
         with Pillow.open("r/overlay.png") as picture:
             drawn = np.asarray(picture)
         # The outline is coloured; the object is white inside, the rest is black.
