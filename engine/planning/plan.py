@@ -54,6 +54,7 @@ class Plan(BaseModel):
         merge: When two tiles' labels are one object.
         target: Where the labels go.
         batch: Tiles per axis in one task.
+        in_flight: Tiles that a worker may have in hand at a time: read ahead, computed, finished.
         memory: Need and budget of one tile.
         root: The run's scratch folder.
     """
@@ -68,6 +69,7 @@ class Plan(BaseModel):
     merge: Merge
     target: LabelTarget
     batch: tuple[int, ...]
+    in_flight: int
     memory: Memory
     root: Path
 
