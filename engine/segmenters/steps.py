@@ -35,3 +35,8 @@ class Steps:
     prepare: Callable[[np.ndarray], Any] = _same
     settle: Callable[[Any], Any] | None = None
     finish: Callable[[Any], np.ndarray] = _same
+
+    def __call__(self, pixels: np.ndarray) -> np.ndarray:
+        """All of them, one after the other."""
+        begun = self.begin(self.prepare(pixels))
+        return self.finish(begun if self.settle is None else self.settle(begun))
