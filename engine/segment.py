@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cytopave.engine.errors import LabelError, OutOfMemoryError, TileError
 from cytopave.engine.gpu.oom import attempt, release_gpu_memory
@@ -97,7 +97,8 @@ def _run(batch: _Batch, tiles: list[Tile]) -> tuple[list[str], list[str]]:
     return failures, exhausted
 
 
-class _Begun(NamedTuple):
+@dataclass
+class _Begun:
     """What is left to settle, unless that was done at once; and what it takes to begin anew."""
 
     value: Any
@@ -181,6 +182,7 @@ class _Batch:
                 return attempt(lambda: settle(begun.value))
             except OutOfMemoryError as error:
                 message = str(error)
+            begun.value = None
             return self._again(tile, begun.prepared, message)
 
     def _again(self, tile: Tile, prepared: Any, message: str) -> Any:
