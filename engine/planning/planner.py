@@ -76,6 +76,8 @@ def make_plan(
     in_hand = host_need(source, resolved, grid, n_channels=n_channels)
     megapixels = math.prod(grid.tile) / 1e6
     tiles = batch_seconds * resolved.megapixels_per_second(on_gpu=budget.on_gpu) / megapixels
+    # While a GPU waits for its next task it does nothing: rather no more tasks than that.
+    least = tiles / 4 if budget.on_gpu else 1
     return Plan(
         digest=digest,
         image=source,
@@ -84,7 +86,7 @@ def make_plan(
         segmenter=resolved,
         merge=merge,
         target=target,
-        batch=batch_shape(grid, tiles=tiles, workers=workers),
+        batch=batch_shape(grid, tiles=tiles, workers=workers, least=least),
         in_flight=max(1, min(_MOST_IN_FLIGHT, host_budget(workers).size // in_hand)),
         memory=Memory(need=need, budget=budget.size, source=budget.source),
         root=folder / digest[:16],

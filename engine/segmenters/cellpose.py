@@ -350,7 +350,10 @@ class Cellpose(SegmenterBase):
 
     def megapixels_per_second(self, *, on_gpu: bool) -> float:
         """Rough speed of one worker: the full network on a GPU, the small one on a core."""
-        return 2.0 if on_gpu else 0.1
+        scale = self._rescale(self.network) if self.network else 1.0
+        if not on_gpu:
+            return 0.1 / scale**2
+        return (2.0 if self.path == "stock" else 16.0) / scale**2
 
     @property
     def uses_gpu(self) -> bool:
