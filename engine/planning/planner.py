@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _HALO_UNKNOWN = 64
 _SIDES = (4096, 2048, 1024, 512, 256, 128, 64)
 _GIB = 2**30
+_MOST_IN_FLIGHT = 6
+"""One tile computed, one to be settled, two read ahead and two being finished."""
 
 
 def make_plan(
@@ -69,9 +71,13 @@ def make_plan(
     target = label_target(
         source, name=name, output=output, overwrite=overwrite, tile=grid.tile, digest=digest
     )
-    need = tile_need(source, resolved, budget, grid, n_channels=max(1, len(chosen)))
+    n_channels = max(1, len(chosen))
+    need = tile_need(source, resolved, budget, grid, n_channels=n_channels)
+    in_hand = host_need(source, resolved, grid, n_channels=n_channels)
     megapixels = math.prod(grid.tile) / 1e6
     tiles = batch_seconds * resolved.megapixels_per_second(on_gpu=budget.on_gpu) / megapixels
+    # While a GPU waits for its next task it does nothing: rather no more tasks than that.
+    least = tiles / 4 if budget.on_gpu else 1
     return Plan(
         digest=digest,
         image=source,
@@ -80,7 +86,8 @@ def make_plan(
         segmenter=resolved,
         merge=merge,
         target=target,
-        batch=batch_shape(grid, tiles=tiles, workers=workers),
+        batch=batch_shape(grid, tiles=tiles, workers=workers, least=least),
+        in_flight=max(1, min(_MOST_IN_FLIGHT, host_budget(workers).size // in_hand)),
         memory=Memory(need=need, budget=budget.size, source=budget.source),
         root=folder / digest[:16],
     )
@@ -152,17 +159,27 @@ def tile_need(
     image: Image, segmenter: Segmenter, budget: Budget, grid: Grid, *, n_channels: int
 ) -> int:
     """Bytes that the largest tile of a grid needs: on the GPU, or of the worker's own memory."""
-    window = tuple(
-        min(n, t + 2 * h) for n, t, h in zip(grid.shape, grid.tile, grid.halo, strict=True)
-    )
     if budget.on_gpu and segmenter.uses_gpu:
-        return segmenter.device_bytes(window, np.dtype(image.dtype).itemsize, n_channels)
+        itemsize = np.dtype(image.dtype).itemsize
+        return segmenter.device_bytes(_window(grid), itemsize, n_channels)
+    return host_need(image, segmenter, grid, n_channels=n_channels)
+
+
+def host_need(image: Image, segmenter: Segmenter, grid: Grid, *, n_channels: int) -> int:
+    """Bytes of the host's memory that the largest tile of a grid needs while it is in hand."""
+    window = _window(grid)
     start = tuple((n - w) // 2 for n, w in zip(grid.shape, window, strict=True))
     middle = Box(start, tuple(a + w for a, w in zip(start, window, strict=True)))
     region = segmenter.region(middle, grid.shape)
     # Pixels as read and as float32 for the function, its labels (int64 at worst), the dense copy.
     itemsize = np.dtype(image.dtype).itemsize
     return region.size * n_channels * (itemsize + 4) + middle.size * (8 + 4)
+
+
+def _window(grid: Grid) -> tuple[int, ...]:
+    """Shape of what an inner tile sees."""
+    lengths = zip(grid.shape, grid.tile, grid.halo, strict=True)
+    return tuple(min(n, t + 2 * h) for n, t, h in lengths)
 
 
 def scratch_root(store: str, scratch: Path | None) -> Path:

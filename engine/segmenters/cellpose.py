@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cytopave.engine.omezarr.image import Image
     from cytopave.engine.segmenters.cellpose_common import Built, Evaluation
     from cytopave.engine.segmenters.place import Place
+    from cytopave.engine.segmenters.steps import Steps
 
 Percentile = Annotated[float, Field(ge=0, le=100)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -231,16 +232,18 @@ class Cellpose(SegmenterBase):
         return window
 
     def at(self, place: Place) -> LabelFunction:
-        """The function for one place; its network is built once per process.
-
-        Raises:
-            SegmenterError: As `load`.
-        """
+        """The function for one place; its network is built once per process."""
         if self.path != "fast":
             return self.load()
-        how = self._evaluation()
         self._evaluator()
-        return functools.partial(self._segment_at, place=place, how=how)
+        return self.steps(place)
+
+    def steps(self, place: Place) -> Steps:
+        """What `at` does, in steps."""
+        if self.path != "fast" or self.network is None:
+            return super().steps(place)
+        how, rescale = self._evaluation(), self._rescale(self.network)
+        return placed.steps(self._evaluator, place, how, rescale=rescale, device=self.device)
 
     def load(self) -> LabelFunction:
         """The function that segments one tile as an image by itself.
@@ -252,7 +255,7 @@ class Cellpose(SegmenterBase):
         how = self._evaluation()
         if self.path == "fast":
             self._evaluator()
-            return functools.partial(self._segment_at, place=None, how=how)
+            return lambda tile: self.steps(placed.whole(tile, len(how.intensity)))(tile)
         self._built()
         return functools.partial(self._segment, how=how)
 
@@ -278,12 +281,6 @@ class Cellpose(SegmenterBase):
     def patch_batch(self) -> int:
         """Patches at a time: as asked, else what suits the path."""
         return self.batch_size or (32 if self.path == "fast" else 8)
-
-    def _segment_at(self, tile: np.ndarray, *, place: Place | None, how: Evaluation) -> np.ndarray:
-        assert self.network is not None
-        place = place or placed.whole(tile, len(how.intensity))
-        rescale = self._rescale(self.network)
-        return placed.evaluate(self._evaluator(), tile, place, how, rescale=rescale)
 
     def _evaluator(self) -> Evaluator:
         return _evaluators.get(self._network_key(), self._build_evaluator)
@@ -353,7 +350,10 @@ class Cellpose(SegmenterBase):
 
     def megapixels_per_second(self, *, on_gpu: bool) -> float:
         """Rough speed of one worker: the full network on a GPU, the small one on a core."""
-        return 2.0 if on_gpu else 0.1
+        scale = self._rescale(self.network) if self.network else 1.0
+        if not on_gpu:
+            return 0.1 / scale**2
+        return (2.0 if self.path == "stock" else 16.0) / scale**2
 
     @property
     def uses_gpu(self) -> bool:

@@ -14,11 +14,14 @@ from cytopave.engine.segmenters.memory import (
     folded_patch_bytes,
 )
 from cytopave.engine.segmenters.place import Place
+from cytopave.engine.segmenters.steps import Steps
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import numpy as np
+    from torch import Tensor
 
     from cytopave.engine.cellpose_fast.evaluate import Evaluator
     from cytopave.engine.segmenters.cellpose_common import Evaluation
@@ -91,20 +94,29 @@ def build(
     return Evaluator(net, keep_bytes=KEPT_BYTES)
 
 
-def evaluate(
-    evaluator: Evaluator, tile: np.ndarray, place: Place, how: Evaluation, *, rescale: float
-) -> np.ndarray:
-    """Labels of the place's window.
+def steps(
+    evaluator: Callable[[], Evaluator],
+    place: Place,
+    how: Evaluation,
+    *,
+    rescale: float,
+    device: str,
+) -> Steps:
+    """The steps from a tile to the labels of its place's window.
+
+    The tile is the pixels of the place's region, ``([Z], Y, X)`` with Z of one plane, preceded by C
+    for more than one channel.
 
     Args:
-        evaluator: What `build` returned.
-        tile: Pixels of the place's region, ``([Z], Y, X)`` with Z of one plane, preceded by C for
-            more than one channel.
-        place: Where that is.
+        evaluator: Gives what `build` returned, when the device is to begin.
+        place: Where the tile is.
         how: Every parameter.
         rescale: Factor by which the image is scaled for the network.
+        device: Where the evaluator computes.
     """
-    from cytopave.engine.cellpose_fast.evaluate import Recipe
+    from cytopave.engine.cellpose_fast.evaluate import Begun, Found, Recipe
+    from cytopave.engine.cellpose_fast.streams import pinned
+    from cytopave.engine.segmenters.cellpose_adapter import torch_device
 
     recipe = Recipe(
         rescale=rescale,
@@ -114,9 +126,20 @@ def evaluate(
         min_size=how.min_size,
         steps=how.niter,
     )
-    planes = tile.reshape(len(how.intensity), *tile.shape[-2:])
-    evaluator.network.set_batch(how.batch_size)
-    return evaluator(planes, place, recipe).reshape(place.window.shape)
+
+    def prepare(tile: np.ndarray) -> np.ndarray | Tensor:
+        planes = tile.reshape(len(how.intensity), *tile.shape[-2:])
+        return pinned(planes) if torch_device(device).type == "cuda" else planes
+
+    def begin(planes: np.ndarray | Tensor) -> Begun:
+        ready = evaluator()
+        ready.network.set_batch(how.batch_size)
+        return ready.begin(planes, place, recipe)
+
+    def finish(found: Found) -> np.ndarray:
+        return found.finish().reshape(place.window.shape)
+
+    return Steps(prepare=prepare, begin=begin, settle=Begun.settle, finish=finish)
 
 
 _alone = itertools.count()
