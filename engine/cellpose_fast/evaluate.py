@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from cytopave.engine.cellpose_fast.network import Network
+    from cytopave.engine.cellpose_fast.passes import Volume
     from cytopave.engine.segmenters.place import Place
 
 FLOW_SCALE = 5.0
@@ -39,6 +40,7 @@ class Recipe:
         cellprob_threshold: Logit above which a pixel is in a cell.
         min_size: Pixels; smaller objects are dropped.
         steps: Steps along the flows.
+        volume: How a stack is evaluated in three dimensions; None for planes.
     """
 
     rescale: float
@@ -47,6 +49,7 @@ class Recipe:
     cellprob_threshold: float
     min_size: int
     steps: int
+    volume: Volume | None = None
 
 
 class Evaluator:
@@ -198,7 +201,7 @@ class Evaluator:
         ends = follow(steps * inside, foreground, recipe.steps)
         self._mark("follow")
         numbers, count = meet(ends, shape)
-        objects = _listed(foreground, numbers, count, recipe.min_size, shape)
+        objects = Objects.numbered(foreground, numbers, count, recipe.min_size, shape)
         self._mark("meet")
         if recipe.flow_threshold > 0:
             objects = objects.where(flow_errors(steps, objects) <= recipe.flow_threshold)
@@ -255,27 +258,12 @@ def _resized(
     return flows
 
 
-def _listed(
-    foreground: torch.Tensor,
-    numbers: torch.Tensor,
-    count: int,
-    min_size: int,
-    shape: tuple[int, int],
-) -> Objects:
-    """The objects that have enough pixels (one at least), numbered without gaps."""
-    area = torch.bincount(numbers, minlength=count + 1)
-    keep = area >= max(1, min_size)
-    keep[0] = False
-    new = keep.cumsum(0) - 1
-    own = keep[numbers]
-    return Objects.of(foreground[own], new[numbers[own]], int(keep.sum()), shape)
-
-
 def boxes_of(objects: Objects) -> np.ndarray:
     """The objects that may have holes, of type `BOX`."""
     found = objects.hollow().nonzero().squeeze(1)
     boxes = np.zeros(len(found), BOX)
     boxes["label"] = found.cpu().numpy() + 1
-    for name in ("top", "left", "rows", "columns"):
+    names = ("top", "left", "rows", "columns")
+    for name in names if len(objects.shape) == 2 else (*names, "front", "planes"):
         boxes[name] = getattr(objects, name)[found].cpu().numpy()
     return boxes

@@ -22,6 +22,7 @@ from pydantic import (
     field_validator,
 )
 
+from cytopave.engine.cellpose_fast.passes import Volume
 from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters import cellpose_placed as placed
 from cytopave.engine.segmenters import cellpose_weights as weights
@@ -124,7 +125,7 @@ class Cellpose(SegmenterBase):
         Literal["auto", "fast", "stock"],
         Field(
             description="'fast' evaluates patches on one grid for the whole image, so that tiles "
-            "agree, and stays on the GPU; for networks of Cellpose 4, in two dimensions. 'stock' "
+            "agree, and stays on the GPU; for networks of Cellpose 4. 'stock' "
             "evaluates each tile through Cellpose's own classes. 'auto' is fast where that applies."
         ),
     ] = "auto"
@@ -198,7 +199,7 @@ class Cellpose(SegmenterBase):
             "sha256": network.sha256,
             "network": network,
             "use_bfloat16": self.use_bfloat16 and network.generation == 4,
-            "path": placed.resolved_path(self.path, network, volume=self.do_3D),
+            "path": placed.resolved_path(self.path, network),
         }
         resolved = self.model_copy(update=filled)
         return resolved.model_copy(update={"batch_size": resolved.patch_batch})
@@ -226,9 +227,10 @@ class Cellpose(SegmenterBase):
 
     def region(self, window: Box, shape: tuple[int, ...]) -> Box:
         """On the fast path all that the patches see which cover the window, else the window."""
-        if self.path == "fast" and self.network is not None:
-            return placed.region(window, shape, rescale=self._rescale(self.network))
-        return window
+        if self.path != "fast" or self.network is None:
+            return window
+        volume = Volume(self.anisotropy, self.flow3D_smooth) if self.do_3D else None
+        return placed.region(window, shape, rescale=self._rescale(self.network), volume=volume)
 
     def at(self, place: Place) -> LabelFunction:
         """The function for one place; its network is built once per process.
@@ -297,6 +299,7 @@ class Cellpose(SegmenterBase):
             bfloat16=self.use_bfloat16,
             batch=self.patch_batch,
             compiled=self.compile_network and self.uses_gpu,
+            volume=self.do_3D,
         )
 
     def _segment(self, tile: np.ndarray, *, how: Evaluation) -> np.ndarray:
@@ -325,7 +328,7 @@ class Cellpose(SegmenterBase):
         return names
 
     def _network_key(self) -> tuple[Any, ...]:
-        return (self.sha256, self.device, self.use_bfloat16, self.compile_network)
+        return (self.sha256, self.device, self.use_bfloat16, self.compile_network, self.do_3D)
 
     def _build(self) -> Built:
         from cytopave.engine.segmenters.cellpose_adapter import build
