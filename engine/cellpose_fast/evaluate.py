@@ -161,7 +161,10 @@ class Evaluator:
         """What the network says to each patch of the window, in raster order."""
         needed = [(j, i) for j in spans[0].patches for i in spans[1].patches]
         keys: dict[tuple[int, int], Hashable] = {
-            at: (place.image, place.time, place.shape, recipe.rescale, recipe.intensity, *at)
+            at: (
+                *(place.image, place.time, place.shape, place.window.start[:-2]),
+                *(recipe.rescale, recipe.intensity, *at),
+            )
             for at in needed
         }
         new = [at for at in needed if keys[at] not in self._kept]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
@@ -9,14 +10,12 @@ from cytopave.engine.boxes import Box
 from cytopave.engine.cellpose_fast.passes import Volume, Window
 from cytopave.engine.cellpose_fast.patches import axis
 from cytopave.engine.errors import SegmenterError
-from cytopave.engine.segmenters.memory import (
-    CONTEXT_BYTES,
-    fast_pixel_bytes,
-    folded_patch_bytes,
-)
+from cytopave.engine.segmenters.cellpose_memory import KEPT_BYTES, KEPT_BYTES_VOLUME
 from cytopave.engine.segmenters.place import Place
+from cytopave.engine.segmenters.planes import stitched
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import numpy as np
@@ -69,22 +68,6 @@ def region(
     )
 
 
-KEPT_BYTES = 2**29
-"""Device memory for patches that neighbouring tiles may need again."""
-KEPT_BYTES_VOLUME = 2**30
-"""The same for stacks, which share more."""
-
-
-def device_bytes(network: Network, pixels: int, channels: int, *, itemsize: int, batch: int) -> int:
-    """GPU memory that a window of so many pixels needs, in bytes."""
-    assert network.encoder is not None
-    encoder = network.encoder
-    patch = folded_patch_bytes(encoder.num_heads, encoder.embed_dim, encoder.mlp_ratio, itemsize)
-    weights = max(network.stored_bytes, network.parameters * itemsize)
-    tensors = batch * patch + int(pixels * fast_pixel_bytes(channels, itemsize))
-    return CONTEXT_BYTES + weights + KEPT_BYTES + tensors
-
-
 def build(
     path: Path,
     network: Network,
@@ -122,16 +105,28 @@ def evaluate(
     Args:
         evaluator: What `build` returned.
         tile: Pixels of the place's region, ``([Z], Y, X)``, preceded by C for more than one
-            channel; for planes, Z is one.
+            channel.
         place: Where that is.
         how: Every parameter.
         rescale: Factor by which the image is scaled for the network.
     """
-    channels = len(how.intensity)
-    spatial = tile.shape[-3:] if how.volume else tile.shape[-2:]
+    recipe = _recipe(how, rescale)
     evaluator.network.set_batch(how.batch_size)
-    labels = evaluator(tile.reshape(channels, *spatial), place, _recipe(how, rescale))
-    return labels.reshape(place.window.shape)
+    pixels = tile.reshape(len(how.intensity), *place.region.shape)
+    if recipe.volume or pixels.ndim == 3:
+        return evaluator(pixels, place, recipe)
+    return stitched(
+        evaluator(pixels[:, z], one, recipe) for z, one in enumerate(_each_plane(place))
+    )
+
+
+def _each_plane(place: Place) -> Iterator[Place]:
+    """The planes of a place, of which each is segmented by itself."""
+    for z in range(place.window.start[0], place.window.stop[0]):
+        region, window = (
+            Box((z, *box.start[1:]), (z + 1, *box.stop[1:])) for box in (place.region, place.window)
+        )
+        yield dataclasses.replace(place, region=region, window=window)
 
 
 def _recipe(how: Evaluation, rescale: float) -> Recipe:
