@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from networks import Bright, BrightPatches, stock
-from stacks import blobs
+from stacks import blobs as world
 from worlds import same_partition
 
 from cytopave.engine.boxes import Box
@@ -38,6 +38,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def blobs(shape: tuple[int, int, int], **how: Any) -> np.ndarray:
+    return world(shape, **how)[0]
 
 
 def evaluator(**how: int) -> VolumeEvaluator:
