@@ -256,7 +256,8 @@ def _candidates(image: Image, halo: tuple[int, ...], segmenter: Segmenter) -> li
     planes = _planes(shape, segmenter)
     chunks = image.canonical_chunks[-len(shape) :]
     grids = []
-    for side in itertools.dropwhile(lambda s: s > _largest(planes), _SIDES):
+    largest = max(_largest(planes), segmenter.useful_side)
+    for side in itertools.dropwhile(lambda s: s > largest, _SIDES):
         wanted = (planes, side, side)[-len(shape) :]
         tile = tuple(
             min(n, max(c, w // c * c) if c <= w else w)
@@ -269,4 +270,4 @@ def _candidates(image: Image, halo: tuple[int, ...], segmenter: Segmenter) -> li
 
 def _largest(planes: int) -> int:
     """Side of the largest tile worth having: more would only make failures and waits longer."""
-    return 2048 if planes == 1 else max(256, 2 ** int(math.log2(2048 / math.sqrt(planes))))
+    return 2048 if planes == 1 else 2 ** int(math.log2(2048 / math.sqrt(planes)))

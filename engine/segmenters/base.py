@@ -95,6 +95,11 @@ class SegmenterBase(BaseModel, ABC):
         return None
 
     @property
+    def useful_side(self) -> int:
+        """Side in pixels below which tiles of a stack compute much that others compute too."""
+        return 256
+
+    @property
     def planewise(self) -> bool:
         """Whether each plane of a stack is a tile of its own, and the merge joins sections."""
         return False

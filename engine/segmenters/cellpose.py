@@ -222,6 +222,12 @@ class Cellpose(CellposeParameters):
         return self.model_copy(update={"batch_size": self.patch_batch // 2})
 
     @property
+    def useful_side(self) -> int:
+        """Side of a tile of a stack on a GPU; `benchmarks/patch_sharing.py` says what it saves."""
+        fast = self._volume is not None and self.path == "fast"
+        return 1024 if fast and self.uses_gpu else super().useful_side
+
+    @property
     def planewise(self) -> bool:
         """Whether each plane of a stack is segmented by itself."""
         return not self.do_3D
@@ -236,6 +242,8 @@ class Cellpose(CellposeParameters):
     def megapixels_per_second(self, *, on_gpu: bool) -> float:
         """Rough speed of one worker: the full network on a GPU, the small one on a core."""
         scale = self._rescale(self.network) if self.network else 1.0
+        if self._volume is not None:  # three passes, most of them along a thin axis
+            return (2.0 if on_gpu else 0.01) / scale**3
         if not on_gpu:
             return 0.1 / scale**2
         return (2.0 if self.path == "stock" else 16.0) / scale**2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.cellpose_fast.passes import Volume, Window
@@ -95,8 +95,18 @@ def build(
     if volume:
         from cytopave.engine.cellpose_fast.volume import VolumeEvaluator
 
-        return VolumeEvaluator(net, keep_bytes=KEPT_BYTES_VOLUME)
+        return VolumeEvaluator(net, keep_bytes=_kept_of_stacks(net.device))
     return Evaluator(net, keep_bytes=KEPT_BYTES)
+
+
+def _kept_of_stacks(device: Any) -> int:
+    """Device memory for patches of stacks: more where more is within what plans leave free."""
+    import torch
+
+    if device.type != "cuda":
+        return KEPT_BYTES_VOLUME
+    room = torch.cuda.get_device_properties(device).total_memory // 24
+    return int(min(4 * KEPT_BYTES_VOLUME, max(KEPT_BYTES_VOLUME // 2, room)))
 
 
 def steps(
