@@ -1,4 +1,4 @@
-"""Joining the parts of objects: of a block's neighbours in memory, and of whole runs out of core."""
+"""Joining the parts of objects: of neighbouring blocks in memory, of whole runs out of core."""
 
 from __future__ import annotations
 
