@@ -7,7 +7,7 @@ Definitions and names are those of scikit-image's ``regionprops_table`` with the
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -33,8 +33,8 @@ class Schema(BaseModel):
         translation: Physical position of the middle of the first pixel.
         units: Unit of each axis, or None.
         channels: Names of the channels that were measured; empty where the image has none.
+        id_type: Type of the ids: int64, which every reader takes, unless the labels are uint64.
         timed: Whether objects belong to time points.
-        tiled: Whether it is known which tiles drew them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -45,8 +45,8 @@ class Schema(BaseModel):
     translation: tuple[float, ...]
     units: tuple[str | None, ...]
     channels: tuple[str, ...]
+    id_type: Literal["int64", "uint64"]
     timed: bool
-    tiled: bool
 
     @property
     def features(self) -> list[tuple[str, str, str]]:
@@ -64,7 +64,7 @@ class Schema(BaseModel):
             Lengths in the image's units, those that end in ``_px`` in pixels. Boxes end where
             their last pixel ends; in pixels they are half-open.
         """
-        columns: dict[str, np.ndarray] = {INSTANCE: _narrow(rows["label"])}
+        columns: dict[str, np.ndarray] = {INSTANCE: rows["label"].astype(self.id_type)}
         if self.timed:
             columns["time"] = rows["time"]
         columns["n_pixels"] = n = rows["n"]
@@ -136,16 +136,13 @@ class Schema(BaseModel):
         return columns
 
 
-def schema_of(
-    image: Image, labels: Image, channels: tuple[int, ...], *, tiled: bool = False
-) -> Schema:
+def schema_of(image: Image, labels: Image, channels: tuple[int, ...]) -> Schema:
     """The table of an image's labels.
 
     Args:
         image: The image, at the level that has the labels' pixels.
         labels: The labels.
         channels: Indices of the channels that are measured.
-        tiled: Whether it is known which tiles drew the objects.
     """
     axes = labels.spatial_axes
     return Schema(
@@ -155,8 +152,8 @@ def schema_of(
         translation=image.of(axes, image.translation),
         units=image.of(axes, image.units),
         channels=_names(image, channels),
+        id_type="uint64" if labels.dtype == "uint64" else "int64",
         timed="t" in labels.axes,
-        tiled=tiled,
     )
 
 
@@ -167,8 +164,3 @@ def _names(image: Image, channels: tuple[int, ...]) -> tuple[str, ...]:
         f"channel_{i}" if name == str(i) else name if names.count(name) == 1 else f"{name}_{i}"
         for i, name in zip(channels, names, strict=True)
     )
-
-
-def _narrow(labels: np.ndarray) -> np.ndarray:
-    """Ids as int64, which every reader takes, unless they do not fit."""
-    return labels if labels.max(initial=0) >= 2**63 else labels.astype(np.int64)

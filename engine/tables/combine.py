@@ -127,8 +127,8 @@ def _between(path: Path, low: _Key, high: _Key) -> np.ndarray:
     return np.array(rows[begin:end])
 
 
-def _rows(path: Path) -> np.ndarray[Any, np.dtype[Any]]:
-    return np.load(path, mmap_mode="r")
+def _rows(path: Path) -> np.ndarray:
+    return np.asanyarray(np.load(path, mmap_mode="r"))
 
 
 def _key(row: Any) -> _Key:

@@ -37,8 +37,8 @@ def schema(shape: Sequence[int], scale: Sequence[float], channels: int) -> Schem
         translation=(0.0,) * len(shape),
         units=(None,) * len(shape),
         channels=tuple("abcdef"[:channels]),
+        id_type="int64",
         timed=False,
-        tiled=False,
     )
 
 
@@ -182,7 +182,8 @@ def test_booleans_and_64_bits() -> None:
     assert rows["most"].tolist() == [[1], [1]]
     rows = measure_block(labels, np.array([[[2**40, 1, 7]]], np.int64), start=(0, 0))
     assert rows["total"].tolist() == [[7.0], [2.0**40 + 1]]
-    ids = schema((1, 3), (1, 1), 1).obs(rows)["label"]
+    table = schema((1, 3), (1, 1), 1).model_copy(update={"id_type": "uint64"})
+    ids = table.obs(rows)["label"]
     assert (ids.dtype, ids.tolist()) == (np.uint64, [5, 2**63])
 
 

@@ -1,0 +1,130 @@
+"""A measurement, cut into stages: `measure_group` (any number of groups), then `write_table`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cytopave.engine.errors import CorruptError, StaleTableError
+from cytopave.engine.reading import TileReader
+from cytopave.engine.scratch.archive import write_array
+from cytopave.engine.tables.combine import combine, in_chunks, merged
+from cytopave.engine.tables.fingerprint import label_fingerprint
+from cytopave.engine.tables.layout import CHUNK, TableWriter
+from cytopave.engine.tables.moments import measure_block, row_dtype
+from cytopave.engine.tables.origins import Origins
+from cytopave.engine.tiling import Tile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from cytopave.engine.tables.measurement import Measurement
+
+
+def measure_group(measurement: Measurement, group: int) -> int:
+    """Take the sums of a group of regions, unless an earlier attempt did.
+
+    Image and labels are read once, block by block.
+
+    Returns:
+        The number of objects of which the group holds a part.
+
+    Raises:
+        CorruptError: A chunk is truncated or damaged.
+        LabelError: An id is negative.
+    """
+    path = measurement.part(group)
+    if not path.exists():
+        parts = [np.empty(0, _dtype(measurement)), *_blocks(measurement, group)]
+        write_array(path, combine(np.concatenate(parts)))
+    return len(np.load(path, mmap_mode="r"))
+
+
+def write_table(measurement: Measurement, provenance: Mapping[str, Any]) -> int:
+    """Join the sums of all groups and write the hidden table; returns the number of rows.
+
+    Raises:
+        StaleTableError: The labels changed while they were measured.
+        CorruptError: The sums of a group are not there.
+        OutputError: The table cannot be written.
+    """
+    paths = [measurement.part(g) for g in range(len(measurement.groups))]
+    try:
+        rows = sum(len(np.load(path, mmap_mode="r")) for path in paths)
+    except (OSError, ValueError) as error:
+        raise CorruptError(
+            f"a scratch file in {measurement.root} is missing or damaged ({error}); delete the "
+            "folder and run again"
+        ) from error
+    target = measurement.target
+    origins = Origins.load(measurement.resolution) if measurement.resolution else None
+    folder = target.empty()
+    with target.writing():
+        writer = TableWriter(
+            folder,
+            measurement.columns,
+            zarr_format=target.zarr_format,
+            region=measurement.region.rsplit("/", 1)[-1],
+            rows=rows,
+            sample=_columns(measurement, np.empty(0, _dtype(measurement)), origins),
+        )
+        for part in in_chunks(merged(paths, at_once=CHUNK), CHUNK):
+            writer.write(_columns(measurement, part, origins))
+        n = writer.finish()
+    if label_fingerprint(measurement.labels, measurement.made) != measurement.fingerprint:
+        raise StaleTableError(
+            f"the labels {measurement.place} were changed while they were measured: run again when "
+            "nothing writes to them"
+        )
+    target.describe(measurement.region, {**_facts(measurement), **provenance, "n_objects": n})
+    return n
+
+
+def _blocks(measurement: Measurement, group: int) -> list[np.ndarray]:
+    boxes = [
+        (time, block)
+        for time, region in measurement.groups[group]
+        for block in measurement.blocks(region)
+    ]
+    tiles = [Tile(i, time, (), box, box) for i, (time, box) in enumerate(boxes)]
+    labels = TileReader(measurement.labels, tiles, channels=())
+    image = TileReader(measurement.image, tiles, channels=measurement.channels)
+    return [
+        measure_block(
+            labels.read(tile),
+            image.read(tile).reshape(-1, *tile.core.shape),
+            start=tile.core.start,
+            time=tile.time,
+        )
+        for tile in tiles
+    ]
+
+
+def _columns(
+    measurement: Measurement, rows: np.ndarray, origins: Origins | None
+) -> dict[str, np.ndarray]:
+    columns = measurement.columns
+    found = columns.obs(rows)
+    if origins is not None:
+        found |= origins.of(rows["label"])
+    return {**found, "X": columns.intensities(rows), "spatial": columns.spatial(rows)}
+
+
+def _dtype(measurement: Measurement) -> np.dtype[Any]:
+    image = measurement.image
+    n = max(1, len(measurement.channels))
+    return row_dtype(len(image.spatial_shape), np.dtype(image.dtype), n)
+
+
+def _facts(measurement: Measurement) -> dict[str, Any]:
+    """What the table's attributes say of how it was made."""
+    return {
+        "labels": measurement.place,
+        "fingerprint": measurement.fingerprint,
+        "image": measurement.image.url,
+        "level": measurement.image.level,
+        "channels": list(measurement.channels),
+        **measurement.columns.model_dump(include={"axes", "units", "scale", "translation"}),
+    }
