@@ -24,7 +24,7 @@ from agreement import agreement
 
 from cytopave.engine import samples
 from cytopave.engine.merge import Merge, paint, resolve, scan
-from cytopave.engine.scratch.tiles import Scratch
+from cytopave.engine.scratch.tiles import OpenTiles, Scratch
 from cytopave.engine.segmenters import Cellpose, cellpose_weights
 from cytopave.engine.segmenters.checks import checked
 from cytopave.engine.segmenters.place import Place
@@ -98,7 +98,9 @@ def tiled(image: np.ndarray, segmenter: Cellpose, side: int, halo: int) -> np.nd
         every = list(range(len(grid)))
         tables = {i: scratch.open(i).read("views")[0] for i in every}
         counts = np.array([len(tables[i]) for i in every])
-        resolution = resolve(counts, tables.items(), scan(scratch, grid, every, rule), rule)
+        resolution = resolve(
+            counts, tables.items(), scan(OpenTiles(scratch), grid, every, rule), rule
+        )
         out = np.zeros(image.shape, np.uint32)
         for tile in grid:
             out[tile.core.slices] = paint(scratch, grid, resolution, tile.index)

@@ -311,5 +311,15 @@ def coarser(region: Box, part: np.ndarray, index: Sequence[np.ndarray]) -> tuple
     """
     start = tuple(int(np.searchsorted(i, a)) for i, a in zip(index, region.start, strict=True))
     stop = tuple(int(np.searchsorted(i, b)) for i, b in zip(index, region.stop, strict=True))
-    picks = (i[a:b] - o for i, a, b, o in zip(index, start, stop, region.start, strict=True))
-    return Box(start, stop), part[np.ix_(*picks)]
+    picks = [i[a:b] - o for i, a, b, o in zip(index, start, stop, region.start, strict=True)]
+    for axis, pick in enumerate(picks):
+        part = part[(slice(None),) * axis + (_even(pick),)]
+    return Box(start, stop), np.ascontiguousarray(part)
+
+
+def _even(pick: np.ndarray) -> np.ndarray | slice:
+    """A slice in place of evenly spaced indices, which copies no pixel that is not wanted."""
+    step = int(pick[1] - pick[0]) if len(pick) > 1 else 1
+    if not len(pick) or step < 1 or (np.diff(pick) != step).any():
+        return pick
+    return slice(int(pick[0]), int(pick[-1]) + 1, step)

@@ -83,8 +83,23 @@ class Measurement(BaseModel):
         return region.blocks(_grown(chunk, chunk, self.labels.spatial_shape, pixels))
 
     def part(self, group: int) -> Path:
-        """Where the sums of a group lie once they are taken."""
-        return self.root / "parts" / f"{group // 1000:06d}" / f"{group:09d}.npy"
+        """Where the sums of a group lie once they are taken; other regions have another place."""
+        name = hashlib.sha256(repr(self.groups[group]).encode()).hexdigest()
+        return self.root / "parts" / f"{group // 1000:06d}" / f"{name[:16]}.npy"
+
+    def facts(self) -> dict[str, Any]:
+        """What the table's attributes say of what it holds: JSON values."""
+        columns = self.columns.model_dump(
+            mode="json", include={"axes", "units", "scale", "translation"}
+        )
+        return {
+            "labels": self.place,
+            "fingerprint": self.fingerprint,
+            "image": self.image.url,
+            "level": self.image.level,
+            "channels": list(self.channels),
+            **columns,
+        }
 
     def save(self) -> str:
         """Write the measurement into its scratch folder; returns the path."""

@@ -128,6 +128,16 @@ def plan_measurement(
     )
 
 
+def is_written(measurement: Measurement) -> bool:
+    """Whether the very table is there: of these labels, this image, level and channels."""
+    target = measurement.target
+    if target.name not in publish.listed_names(target.store / "tables"):
+        return False
+    made = (ngff.read_attributes(target.published) or {}).get(publish.PROVENANCE)
+    facts = measurement.facts()
+    return isinstance(made, dict) and all(made.get(name) == facts[name] for name in facts)
+
+
 def find_labels(image: Image, labels: str) -> str:
     """URL of labels that are given by name or place; see `plan_measurement`.
 

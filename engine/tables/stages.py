@@ -1,8 +1,11 @@
-"""A measurement, cut into stages: `measure_group` (any number of groups), then `write_table`."""
+"""A measurement, cut into stages that can be spread over workers.
+
+`measure_group` (any number of groups), `write_table` (once), publication, `report_table`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,15 +13,18 @@ from cytopave.engine.errors import CorruptError, StaleTableError
 from cytopave.engine.reading import TileReader
 from cytopave.engine.scratch.archive import write_array
 from cytopave.engine.tables.combine import combine, in_chunks, merged
+from cytopave.engine.tables.export import EXPORTS
 from cytopave.engine.tables.fingerprint import label_fingerprint
 from cytopave.engine.tables.layout import CHUNK, TableWriter
 from cytopave.engine.tables.moments import measure_block, row_dtype
 from cytopave.engine.tables.origins import Origins
+from cytopave.engine.tables.read import open_table
+from cytopave.engine.tables.report import TableReport
 from cytopave.engine.tiling import Tile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from pathlib import Path
 
     from cytopave.engine.tables.measurement import Measurement
 
@@ -78,8 +84,35 @@ def write_table(measurement: Measurement, provenance: Mapping[str, Any]) -> int:
             f"the labels {measurement.place} were changed while they were measured: run again when "
             "nothing writes to them"
         )
-    target.describe(measurement.region, {**_facts(measurement), **provenance, "n_objects": n})
+    target.describe(measurement.region, {**measurement.facts(), **provenance, "n_objects": n})
     return n
+
+
+def report_table(
+    measurement: Measurement, files: Mapping[str, Path], *, measured: bool
+) -> TableReport:
+    """Copy a published table into files, and say where everything is.
+
+    Args:
+        measurement: What made the table.
+        files: Where to, for each format of `cytopave.engine.tables.export.EXPORTS`.
+        measured: Whether it was made just now.
+
+    Raises:
+        UserError: The table is not that of its labels, or a file cannot be written.
+    """
+    target = measurement.target
+    table = open_table(target.url, target.name, storage_options=target.storage_options)
+    for kind, path in files.items():
+        EXPORTS[kind](table, path)
+    return TableReport(
+        image=measurement.image.url,
+        labels_path=measurement.place,
+        table_path=str(target.published),
+        n_objects=len(table),
+        measured=measured,
+        files={kind: str(path) for kind, path in files.items()},
+    )
 
 
 def _blocks(measurement: Measurement, group: int) -> list[np.ndarray]:
@@ -116,15 +149,3 @@ def _dtype(measurement: Measurement) -> np.dtype[Any]:
     image = measurement.image
     n = max(1, len(measurement.channels))
     return row_dtype(len(image.spatial_shape), np.dtype(image.dtype), n)
-
-
-def _facts(measurement: Measurement) -> dict[str, Any]:
-    """What the table's attributes say of how it was made."""
-    return {
-        "labels": measurement.place,
-        "fingerprint": measurement.fingerprint,
-        "image": measurement.image.url,
-        "level": measurement.image.level,
-        "channels": list(measurement.channels),
-        **measurement.columns.model_dump(include={"axes", "units", "scale", "translation"}),
-    }
