@@ -13,7 +13,6 @@ from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tables.export import check_exports
 from cytopave.engine.tables.planner import is_written, plan_measurement
-from cytopave.engine.tables.report import TableReport
 from cytopave.engine.tables.stages import report_table
 from cytopave.tasks.embedded import embedded_flow
 from cytopave.tasks.measure import measure_objects, publish_table
@@ -21,6 +20,7 @@ from cytopave.tasks.runner import check_no_default_client, make_runner
 
 if TYPE_CHECKING:
     from cytopave.engine.tables.measurement import Measurement
+    from cytopave.engine.tables.report import TableReport
 
 
 def _run_name() -> str:
