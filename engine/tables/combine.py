@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cytopave.engine.errors import CorruptError
 from cytopave.engine.tables.moments import first_of_each, pairs
 
 if TYPE_CHECKING:
@@ -60,6 +61,20 @@ def combine(rows: np.ndarray) -> np.ndarray:
     return out
 
 
+def load_rows(path: Path) -> np.ndarray:
+    """The rows of a file, mapped into memory.
+
+    Raises:
+        CorruptError: The file is missing or damaged.
+    """
+    try:
+        return np.asanyarray(np.load(path, mmap_mode="r"))
+    except (OSError, ValueError) as error:
+        raise CorruptError(
+            f"the scratch file {path} is missing or damaged ({error}); delete it and run again"
+        ) from error
+
+
 def merged(paths: Sequence[Path], *, at_once: int) -> Iterator[np.ndarray]:
     """The joined rows of many files, a range of times and ids at a time.
 
@@ -71,8 +86,11 @@ def merged(paths: Sequence[Path], *, at_once: int) -> Iterator[np.ndarray]:
 
     Yields:
         What `combine` gives for all rows together, cut anywhere between two objects.
+
+    Raises:
+        CorruptError: A file is missing or damaged.
     """
-    files = [path for path in paths if len(_rows(path))]
+    files = [path for path in paths if len(load_rows(path))]
     edges, spans = _ranges(files, at_once)
     for low, high in pairwise(edges):
         found = [
@@ -106,10 +124,10 @@ _END: _Key = (2**31, 0)
 
 def _ranges(files: Sequence[Path], at_once: int) -> tuple[list[_Key], list[tuple[_Key, _Key]]]:
     """Keys between which about ``at_once`` rows lie, and the first and last key of each file."""
-    step = max(1, sum(len(_rows(path)) for path in files) // _SAMPLES)
+    step = max(1, sum(len(load_rows(path)) for path in files) // _SAMPLES)
     samples, spans = [], []
     for path in files:
-        rows = _rows(path)
+        rows = load_rows(path)
         samples.append(rows[["time", "label"]][::step].copy())
         spans.append((_key(rows[0]), _key(rows[-1])))
     if not files:
@@ -122,13 +140,9 @@ def _ranges(files: Sequence[Path], at_once: int) -> tuple[list[_Key], list[tuple
 
 
 def _between(path: Path, low: _Key, high: _Key) -> np.ndarray:
-    rows = _rows(path)
+    rows = load_rows(path)
     begin, end = (bisect_left(rows, edge, key=_key) for edge in (low, high))
     return np.array(rows[begin:end])
-
-
-def _rows(path: Path) -> np.ndarray:
-    return np.asanyarray(np.load(path, mmap_mode="r"))
 
 
 def _key(row: Any) -> _Key:

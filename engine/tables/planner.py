@@ -96,7 +96,8 @@ def plan_measurement(
     fitting = _fitting(source, found, level)
     picked = fitting.channel_indices(channels)
     store = _store(fitting, place, output)
-    table = store / "tables" / (name or place.rsplit("/", 1)[-1].removesuffix(".zarr"))
+    if name is None:
+        name = place.rsplit("/", 1)[-1].removesuffix(".zarr")
     made = (ngff.read_attributes(found.folder) or {}).get(publish.PROVENANCE)
     fingerprint = label_fingerprint(found, made if isinstance(made, dict) else None)
     digest = table_digest(
@@ -115,7 +116,7 @@ def plan_measurement(
         target=TableTarget(
             url=store.url,
             storage_options=dict(store.options),
-            name=table.name,
+            name=name,
             digest=digest,
             overwrite=overwrite,
             zarr_format=_format(store, fitting),

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cytopave.engine.errors import CorruptError, StaleTableError
+from cytopave.engine.errors import StaleTableError
 from cytopave.engine.reading import TileReader
 from cytopave.engine.scratch.archive import write_array
-from cytopave.engine.tables.combine import combine, in_chunks, merged
+from cytopave.engine.tables.combine import combine, in_chunks, load_rows, merged
 from cytopave.engine.tables.export import EXPORTS
 from cytopave.engine.tables.fingerprint import label_fingerprint
 from cytopave.engine.tables.layout import CHUNK, TableWriter
@@ -38,14 +38,14 @@ def measure_group(measurement: Measurement, group: int) -> int:
         The number of objects of which the group holds a part.
 
     Raises:
-        CorruptError: A chunk is truncated or damaged.
+        CorruptError: A chunk, or the file of an earlier attempt, is truncated or damaged.
         LabelError: An id is negative.
     """
     path = measurement.part(group)
     if not path.exists():
         parts = [np.empty(0, _dtype(measurement)), *_blocks(measurement, group)]
         write_array(path, combine(np.concatenate(parts)))
-    return len(np.load(path, mmap_mode="r"))
+    return len(load_rows(path))
 
 
 def write_table(measurement: Measurement, provenance: Mapping[str, Any]) -> int:
@@ -53,17 +53,10 @@ def write_table(measurement: Measurement, provenance: Mapping[str, Any]) -> int:
 
     Raises:
         StaleTableError: The labels changed while they were measured.
-        CorruptError: The sums of a group are not there.
+        CorruptError: The sums of a group are missing or damaged.
         OutputError: The table cannot be written.
     """
     paths = [measurement.part(g) for g in range(len(measurement.groups))]
-    try:
-        rows = sum(len(np.load(path, mmap_mode="r")) for path in paths)
-    except (OSError, ValueError) as error:
-        raise CorruptError(
-            f"a scratch file in {measurement.root} is missing or damaged ({error}); delete the "
-            "folder and run again"
-        ) from error
     target = measurement.target
     origins = Origins.load(measurement.resolution) if measurement.resolution else None
     folder = target.empty()
@@ -73,7 +66,7 @@ def write_table(measurement: Measurement, provenance: Mapping[str, Any]) -> int:
             measurement.columns,
             zarr_format=target.zarr_format,
             region=measurement.region.rsplit("/", 1)[-1],
-            rows=rows,
+            rows=sum(len(load_rows(path)) for path in paths),
             sample=_columns(measurement, np.empty(0, _dtype(measurement)), origins),
         )
         for part in in_chunks(merged(paths, at_once=CHUNK), CHUNK):

@@ -1,4 +1,4 @@
-"""Stores as other projects' readers see them, each in its own current version (``make readers``)."""
+"""Stores as other projects' readers see them (``make readers``)."""
 
 from __future__ import annotations
 
