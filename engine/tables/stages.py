@@ -117,15 +117,15 @@ def _blocks(measurement: Measurement, group: int) -> list[np.ndarray]:
     tiles = [Tile(i, time, (), box, box) for i, (time, box) in enumerate(boxes)]
     labels = TileReader(measurement.labels, tiles, channels=())
     image = TileReader(measurement.image, tiles, channels=measurement.channels)
-    return [
-        measure_block(
-            labels.read(tile),
-            image.read(tile).reshape(-1, *tile.core.shape),
-            start=tile.core.start,
-            time=tile.time,
-        )
-        for tile in tiles
-    ]
+    parts = []
+    for tile in tiles:
+        found = labels.read(tile)
+        if not found.any():
+            image.skip(tile)
+            continue
+        pixels = image.read(tile).reshape(-1, *found.shape)
+        parts.append(measure_block(found, pixels, start=tile.core.start, time=tile.time))
+    return parts
 
 
 def _columns(

@@ -189,6 +189,20 @@ def test_image_and_labels_are_read_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert of_labels == 10 * 9 * [1]
 
 
+def test_image_without_objects_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = stores.ome_image(tmp_path / "i.zarr", stores.pixels((128, 128)), chunks=(32, 32))
+    labels = np.zeros((128, 128), np.uint8)
+    labels[40:60, 40:60] = 3
+    add_labels(image, labels, chunks=(32, 32))
+    monkeypatch.setattr(measurement, "BLOCK_BYTES", 40 * 32 * 32)
+    plan = plan_measurement(str(image), labels="cells")
+    traffic = stores.Traffic(monkeypatch)
+    assert measure_here(plan) == 1
+    assert [k.rpartition("/s0/")[2] for k in traffic.reads if "/i.zarr/s0/c" in k] == ["c/1/1"]
+
+
 def test_a_killed_measurement_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
