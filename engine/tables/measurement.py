@@ -79,7 +79,7 @@ class Measurement(BaseModel):
     def blocks(self, region: Box) -> Lazy[Box]:
         """The parts of a region that are in memory at once."""
         pixels = BLOCK_BYTES // _pixel_bytes(self.image, max(1, len(self.channels)))
-        chunk = _chunk(self.labels)
+        chunk = _halved(_chunk(self.labels), pixels)
         return region.blocks(_grown(chunk, chunk, self.labels.spatial_shape, pixels))
 
     def part(self, group: int) -> Path:
@@ -139,6 +139,15 @@ def region_shape(image: Image, labels: Image, pixels: int) -> tuple[int, ...]:
 def _chunk(labels: Image) -> tuple[int, ...]:
     shape = labels.spatial_shape
     return tuple(map(min, labels.canonical_chunks[-len(shape) :], shape))
+
+
+def _halved(sizes: tuple[int, ...], pixels: int) -> tuple[int, ...]:
+    """Halve the longest axis until no more than ``pixels`` are left: some chunks are very large."""
+    halved = list(sizes)
+    while math.prod(halved) > max(1, pixels):
+        axis = max(range(len(halved)), key=lambda i: halved[i])
+        halved[axis] = -(-halved[axis] // 2)
+    return tuple(halved)
 
 
 def _grown(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 import warnings
 from pathlib import Path
 from typing import Any
@@ -189,9 +190,25 @@ def test_image_and_labels_are_read_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert of_labels == 10 * 9 * [1]
 
 
-def test_image_without_objects_is_not_read(
+def test_chunks_that_are_larger_than_a_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    labels = worlds.disks((100, 90), radius=9, pitch=22).astype(np.uint8)
+    image = stores.ome_image(tmp_path / "i.zarr", stores.pixels((100, 90)))
+    add_labels(image, labels)
+    measured(image, "cells", name="whole")
+    monkeypatch.setattr(measurement, "BLOCK_BYTES", 40 * 600)
+    plan = plan_measurement(str(image), labels="cells")
+    assert len(plan.blocks(plan.groups[0][0][1])) == 16
+    traffic = stores.Traffic(monkeypatch)
+    measure_here(plan)
+    assert {n for k, n in traffic.chunks(traffic.reads).items() if "/s0/c" in k} == {1}
+    whole, parts = (open_table(image, name).read() for name in ("whole", "cells"))
+    for name, column in whole.items():
+        np.testing.assert_allclose(column, parts[name], rtol=1e-12)
+
+
+def test_image_without_objects_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = stores.ome_image(tmp_path / "i.zarr", stores.pixels((128, 128)), chunks=(32, 32))
     labels = np.zeros((128, 128), np.uint8)
     labels[40:60, 40:60] = 3
@@ -241,6 +258,25 @@ def test_damaged_sums_are_named(tmp_path: Path, damage: str) -> None:
     part.unlink(missing_ok=True)
     measure_here(plan)
     assert len(open_table(image, "cells")) > 0
+
+
+def test_a_store_that_is_no_folder(tmp_path: Path) -> None:
+    store = f"memory://{uuid.uuid4().hex}/i.zarr"
+    labels = stores.random_labels((60, 60))
+    stores.group(store, stores.attributes("yx", version="0.5"))
+    stores.plain_array(f"{store}/s0", stores.pixels((60, 60)), dimension_names="yx")
+    stores.group(f"{store}/labels", {"ome": {"version": "0.5", "labels": ["cells"]}})
+    stores.group(f"{store}/labels/cells", stores.attributes("yx", version="0.5"))
+    stores.plain_array(f"{store}/labels/cells/s0", labels, dimension_names="yx")
+    made = measured(store, "cells", scratch=tmp_path)
+    assert made.region == "../labels/cells"
+    table = open_table(store, "cells")
+    np.testing.assert_array_equal(table.read()["label"], np.unique(labels)[1:])
+    with pytest.raises(OutputError, match="already in"):
+        measured(store, "cells", scratch=tmp_path)
+    zarr.open_array(f"{store}/labels/cells/s0")[20:40, 20:40] = np.arange(400).reshape(20, 20)
+    with pytest.raises(StaleTableError):
+        open_table(store, "cells")
 
 
 class TestFingerprint:
