@@ -17,9 +17,9 @@ from cytopave.tasks.window import run_window
 
 @task(name="measure_cells", persist_result=False, task_run_name="measure cells, group {group}")
 def measure_group(group: int, *, path: str) -> int:
-    """Take the sums of a group of regions; returns the number of objects in it.
+    """Take the sums of a group of regions; returns the number of regions that it measured.
 
-    They are a committed file: a group that an earlier attempt finished is not read again.
+    Each region's are a committed file: what an earlier attempt finished is not read again.
     """
     return stages.measure_group(Measurement.load(path), group)
 

@@ -24,10 +24,17 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 1 << 28
 """Memory that a block may take; `_pixel_bytes` says what a pixel takes."""
 
+REGION_PIXELS = 1 << 22
+"""About how many pixels a region has: what is read, measured and committed as one file."""
+
 LEAST_PIXELS, MOST_PIXELS = 1 << 22, 1 << 26
 """Pixels of a task, which costs about 0.2 s beside its work: of small images and large ones."""
 
 _TASKS = 64  # where neither bound holds
+
+
+type Region = tuple[int, Box]
+"""A time point, and a box of its pixels."""
 
 
 class Measurement(BaseModel):
@@ -64,17 +71,21 @@ class Measurement(BaseModel):
     resolution: Path | None = None
 
     @property
-    def groups(self) -> Sequence[tuple[tuple[int, Box], ...]]:
-        """The regions, as (time, box), of each task. The same on any number of workers."""
+    def regions(self) -> Lazy[Region]:
+        """The parts of all time points that are measured by themselves, each into one file."""
         shape = self.labels.spatial_shape
-        whole = math.prod(shape) * self.labels.n_times
-        task = min(max(whole // _TASKS, LEAST_PIXELS), MOST_PIXELS)
-        boxes = Box.of(shape).blocks(region_shape(self.image, self.labels, task))
-        regions = Lazy(
+        boxes = Box.of(shape).blocks(region_shape(self.image, self.labels))
+        return Lazy(
             self.labels.n_times * len(boxes),
             lambda i: (i // len(boxes), boxes[i % len(boxes)]),
         )
-        return grouped(regions, -(-whole // task))
+
+    @property
+    def groups(self) -> Sequence[tuple[int, ...]]:
+        """Indices of the regions of each task. The same on any number of workers."""
+        whole = math.prod(self.labels.spatial_shape) * self.labels.n_times
+        task = min(max(whole // _TASKS, LEAST_PIXELS), MOST_PIXELS)
+        return grouped(range(len(self.regions)), -(-whole // task))
 
     def blocks(self, region: Box) -> Lazy[Box]:
         """The parts of a region that are in memory at once."""
@@ -82,10 +93,10 @@ class Measurement(BaseModel):
         chunk = _halved(_chunk(self.labels), pixels)
         return region.blocks(_grown(chunk, chunk, self.labels.spatial_shape, pixels))
 
-    def part(self, group: int) -> Path:
-        """Where the sums of a group lie once they are taken; other regions have another place."""
-        name = hashlib.sha256(repr(self.groups[group]).encode()).hexdigest()
-        return self.root / "parts" / f"{group // 1000:06d}" / f"{name[:16]}.npy"
+    def part(self, region: int) -> Path:
+        """Where the sums of a region lie once they are taken; other regions have another place."""
+        name = hashlib.sha256(repr(self.regions[region]).encode()).hexdigest()
+        return self.root / "parts" / f"{region // 1000:06d}" / f"{name[:16]}.npy"
 
     def facts(self) -> dict[str, Any]:
         """What the table's attributes say of what it holds: JSON values."""
@@ -116,24 +127,22 @@ class Measurement(BaseModel):
         return Measurement.model_validate_json(Path(path).read_bytes())
 
 
-def region_shape(image: Image, labels: Image, pixels: int) -> tuple[int, ...]:
+def region_shape(image: Image, labels: Image) -> tuple[int, ...]:
     """Shape of a region that no chunk of image or labels reaches out of, if that is possible.
 
     Chunks of the one need not divide those of the other. Where a common multiple holds no more than
     `MOST_PIXELS`, each chunk is decoded once in all; else, those of the image at the borders
     between two regions are decoded once for each.
 
-    Args:
-        image: The image.
-        labels: The labels.
-        pixels: About how many pixels a region shall have.
+    Returns:
+        As many such multiples as make about `REGION_PIXELS`, at least one.
     """
     shape = labels.spatial_shape
     chunk = _chunk(labels)
     both = zip(chunk, image.canonical_chunks[-len(shape) :], shape, strict=True)
     common = tuple(min(math.lcm(a, b), n) for a, b, n in both)
     step = common if math.prod(common) <= MOST_PIXELS else chunk
-    return _grown(step, step, shape, pixels)
+    return _grown(step, step, shape, REGION_PIXELS)
 
 
 def _chunk(labels: Image) -> tuple[int, ...]:

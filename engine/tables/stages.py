@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 
 def measure_group(measurement: Measurement, group: int) -> int:
-    """Take the sums of a group of regions, unless an earlier attempt did.
+    """Take the sums of a group's regions, except for those that an earlier attempt took.
 
     Image and labels are read once, block by block.
 
     Returns:
-        The number of objects of which the group holds a part.
+        The number of regions that were measured.
 
     Raises:
-        CorruptError: A chunk, or the file of an earlier attempt, is truncated or damaged.
+        CorruptError: A chunk is truncated or damaged.
         LabelError: An id is negative.
     """
-    path = measurement.part(group)
-    if not path.exists():
-        parts = [np.empty(0, _dtype(measurement)), *_blocks(measurement, group)]
-        write_array(path, combine(np.concatenate(parts)))
-    return len(load_rows(path))
+    missing = [r for r in measurement.groups[group] if not measurement.part(r).exists()]
+    for index in missing:
+        parts = [np.empty(0, _dtype(measurement)), *_blocks(measurement, index)]
+        write_array(measurement.part(index), combine(np.concatenate(parts)))
+    return len(missing)
 
 
 def write_table(measurement: Measurement, provenance: Mapping[str, Any]) -> int:
@@ -56,7 +56,7 @@ def write_table(measurement: Measurement, provenance: Mapping[str, Any]) -> int:
         CorruptError: The sums of a group are missing or damaged.
         OutputError: The table cannot be written.
     """
-    paths = [measurement.part(g) for g in range(len(measurement.groups))]
+    paths = [measurement.part(i) for i in range(len(measurement.regions))]
     target = measurement.target
     origins = Origins.load(measurement.resolution) if measurement.resolution else None
     folder = target.empty()
@@ -108,13 +108,10 @@ def report_table(
     )
 
 
-def _blocks(measurement: Measurement, group: int) -> list[np.ndarray]:
-    boxes = [
-        (time, block)
-        for time, region in measurement.groups[group]
-        for block in measurement.blocks(region)
-    ]
-    tiles = [Tile(i, time, (), box, box) for i, (time, box) in enumerate(boxes)]
+def _blocks(measurement: Measurement, index: int) -> list[np.ndarray]:
+    """The sums of each block of a region that holds objects."""
+    time, region = measurement.regions[index]
+    tiles = [Tile(i, time, (), b, b) for i, b in enumerate(measurement.blocks(region))]
     labels = TileReader(measurement.labels, tiles, channels=())
     image = TileReader(measurement.image, tiles, channels=measurement.channels)
     parts = []
@@ -124,7 +121,7 @@ def _blocks(measurement: Measurement, group: int) -> list[np.ndarray]:
             image.skip(tile)
             continue
         pixels = image.read(tile).reshape(-1, *found.shape)
-        parts.append(measure_block(found, pixels, start=tile.core.start, time=tile.time))
+        parts.append(measure_block(found, pixels, start=tile.core.start, time=time))
     return parts
 
 

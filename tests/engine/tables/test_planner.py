@@ -162,7 +162,9 @@ def test_regions_hold_whole_chunks(
             str(tmp_path / f"{name}.zarr"), shape=(4000, 5000), chunks=shape, dtype="u1"
         )
     image, labels = open_image(tmp_path / "i.zarr"), open_image(tmp_path / "l.zarr")
-    assert region_shape(image, labels, pixels) == wanted
+    monkeypatch.setattr(measurement, "REGION_PIXELS", pixels)
+    assert region_shape(image, labels) == wanted
     # Where no region of bearable size does, it holds whole chunks of labels.
     monkeypatch.setattr(measurement, "MOST_PIXELS", 1)
-    assert region_shape(image, labels, 1) == label_chunks
+    monkeypatch.setattr(measurement, "REGION_PIXELS", 1)
+    assert region_shape(image, labels) == label_chunks

@@ -104,15 +104,16 @@ def test_many_parts_are_joined_out_of_core(tmp_path: Path, monkeypatch: pytest.M
     image = stores.ome_image(tmp_path / "i.zarr", stores.pixels((256, 240)), chunks=(32, 32))
     add_labels(image, labels, chunks=(16, 16))
     whole = measured(image, "cells", name="whole")
-    assert len(whole.groups) == 1
-    monkeypatch.setattr(measurement, "LEAST_PIXELS", 1024)
+    assert len(whole.groups) == len(whole.regions) == 1
+    monkeypatch.setattr(measurement, "REGION_PIXELS", 1024)
+    monkeypatch.setattr(measurement, "LEAST_PIXELS", 3 * 1024)
     monkeypatch.setattr(measurement, "BLOCK_BYTES", 40 * 256)
     monkeypatch.setattr(layout, "CHUNK", 50)
     monkeypatch.setattr(stages, "CHUNK", 50)
     monkeypatch.setattr(combine, "_SAMPLES", 200)
     parts = measured(image, "cells", name="parts")
-    assert len(parts.groups) == 60
-    assert len(parts.blocks(parts.groups[0][0][1])) == 4
+    assert (len(parts.groups), len(parts.regions)) == (20, 64)
+    assert len(parts.blocks(parts.regions[0][1])) == 4
     a, b = (read(image / "tables" / name) for name in ("whole", "parts"))
     assert a.n_obs == len(ids) - 1
     assert a.obs_names.equals(b.obs_names)
@@ -176,11 +177,12 @@ def test_image_and_labels_are_read_once(tmp_path: Path, monkeypatch: pytest.Monk
     pixels = stores.pixels((2, 300, 280)) | 1  # of nothing but zeros there is no file
     image = stores.ome_image(tmp_path / "i.zarr", pixels, axes="cyx", chunks=(2, 24, 24))
     add_labels(image, np.ones((300, 280), np.uint8), axes="yx", chunks=(32, 32))
-    monkeypatch.setattr(measurement, "LEAST_PIXELS", 96 * 96)
+    for name in ("REGION_PIXELS", "LEAST_PIXELS"):
+        monkeypatch.setattr(measurement, name, 96 * 96)
     monkeypatch.setattr(measurement, "BLOCK_BYTES", 48 * 32 * 32)
     plan = plan_measurement(str(image), labels="cells")
     assert len(plan.groups) > 5
-    assert len(plan.blocks(plan.groups[0][0][1])) == 9
+    assert len(plan.blocks(plan.regions[0][1])) == 9
     traffic = stores.Traffic(monkeypatch)
     measure_here(plan)
     chunks = {k: n for k, n in traffic.chunks(traffic.reads).items() if "/i.zarr/" in k}
@@ -199,7 +201,8 @@ def test_chunks_that_are_larger_than_a_block(
     measured(image, "cells", name="whole")
     monkeypatch.setattr(measurement, "BLOCK_BYTES", 40 * 600)
     plan = plan_measurement(str(image), labels="cells")
-    assert len(plan.blocks(plan.groups[0][0][1])) == 16
+    assert len(plan.blocks(plan.regions[0][1])) == 16
+    shutil.rmtree(plan.root)
     traffic = stores.Traffic(monkeypatch)
     measure_here(plan)
     assert {n for k, n in traffic.chunks(traffic.reads).items() if "/s0/c" in k} == {1}
@@ -225,6 +228,7 @@ def test_a_killed_measurement_goes_on_where_it_was(
 ) -> None:
     image = stores.ome_image(tmp_path / "i.zarr", stores.pixels((128, 128)), chunks=(32, 32))
     add_labels(image, stores.random_labels((128, 128)), chunks=(32, 32))
+    monkeypatch.setattr(measurement, "REGION_PIXELS", 32 * 32)
     monkeypatch.setattr(measurement, "LEAST_PIXELS", 32 * 32)
     plan = plan_measurement(str(image), labels="cells")
     assert len(plan.groups) == 16
