@@ -22,7 +22,7 @@ _SCALE = 2.0**20
 """Errors are added as whole numbers of this fraction: a sum without an order."""
 _WORST = 2.0**16
 AT_ONCE = 2**20
-"""Pixels of objects that are checked at a time, or one object's: some 150 bytes are held for each."""
+"""Pixels of objects that are checked at a time, or one object's: 150 bytes are held for each."""
 
 
 def flow_errors(flows: torch.Tensor, objects: Objects) -> torch.Tensor:
