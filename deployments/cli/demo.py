@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cytopave.deployments.cli.console import say, write, write_json
 from cytopave.deployments.cli.options import Common, Request
-from cytopave.deployments.cli.report import find_labels, write_report
+from cytopave.deployments.cli.report import find_labels
 from cytopave.deployments.cli.segment import run_flow, show
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def demo(*, out: str = "demo", workers: int = 2, common: Common = Common()) -> N
         workers: Number of worker processes.
         common: Options of every command.
     """
+    from cytopave.engine.show.files import write_report
+
     since = time.monotonic()
     folder = Path(out)
     image = folder / "nuclei.zarr"
@@ -60,10 +62,13 @@ def demo(*, out: str = "demo", workers: int = 2, common: Common = Common()) -> N
         report=files["report"],
         stages=files["stages"],
         overlay=files["overlay"],
+        page=files["page"],
         accuracy=f"AP@0.5 {precision:.3f} against {int(truth.max())} nuclei outlined by people",
     )
     write()
-    write(f"Done in {time.monotonic() - since:.0f} s. Look at {files['overlay']}")
+    write(
+        f"Done in {time.monotonic() - since:.0f} s. Look at {files['overlay']} and {files['page']}"
+    )
 
 
 def _write_mosaic(path: Path) -> np.ndarray:

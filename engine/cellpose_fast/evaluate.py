@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from cytopave.engine.cellpose_fast.network import Network
+    from cytopave.engine.cellpose_fast.passes import Volume
     from cytopave.engine.segmenters.place import Place
 
 FLOW_SCALE = 5.0
@@ -41,6 +42,7 @@ class Recipe:
         cellprob_threshold: Logit above which a pixel is in a cell.
         min_size: Pixels; smaller objects are dropped.
         steps: Steps along the flows.
+        volume: How a stack is evaluated in three dimensions; None for planes.
     """
 
     rescale: float
@@ -49,6 +51,7 @@ class Recipe:
     cellprob_threshold: float
     min_size: int
     steps: int
+    volume: Volume | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Begun:
     """A window that the device has got. Holds no network.
 
     Attributes:
-        flows: ``(3, Y, X)`` float32, y flow, x flow, logit.
+        flows: ``(3, Y, X)`` float32, y flow, x flow, logit; of a stack ``(4, Z, Y, X)``.
         ready: From when on they are there; None on a CPU.
         objects: Makes objects of them.
         min_size: Pixels; smaller objects are dropped.
@@ -226,7 +229,10 @@ class Evaluator:
         """What the network says to each patch of the window, in raster order."""
         needed = [(j, i) for j in spans[0].patches for i in spans[1].patches]
         keys: dict[tuple[int, int], Hashable] = {
-            at: (place.image, place.time, place.shape, recipe.rescale, recipe.intensity, *at)
+            at: (
+                *(place.image, place.time, place.shape, place.window.start[:-2]),
+                *(recipe.rescale, recipe.intensity, *at),
+            )
             for at in needed
         }
         new = [at for at in needed if keys[at] not in self._kept]
@@ -267,7 +273,7 @@ class Evaluator:
         ends = follow(steps * inside, foreground, recipe.steps)
         mark("follow")
         numbers, count = meet(ends, shape)
-        objects = _listed(foreground, numbers, count, recipe.min_size, shape)
+        objects = Objects.numbered(foreground, numbers, count, recipe.min_size, shape)
         mark("meet")
         if recipe.flow_threshold > 0:
             objects = objects.where(flow_errors(steps, objects) <= recipe.flow_threshold)
@@ -323,27 +329,12 @@ def _resized(
     return flows
 
 
-def _listed(
-    foreground: torch.Tensor,
-    numbers: torch.Tensor,
-    count: int,
-    min_size: int,
-    shape: tuple[int, int],
-) -> Objects:
-    """The objects that have enough pixels (one at least), numbered without gaps."""
-    area = torch.bincount(numbers, minlength=count + 1)
-    keep = area >= max(1, min_size)
-    keep[0] = False
-    new = keep.cumsum(0) - 1
-    own = keep[numbers]
-    return Objects.of(foreground[own], new[numbers[own]], int(keep.sum()), shape)
-
-
 def boxes_of(objects: Objects) -> np.ndarray:
     """The objects that may have holes, of type `BOX`."""
     found = objects.hollow().nonzero().squeeze(1)
     boxes = np.zeros(len(found), BOX)
     boxes["label"] = found.cpu().numpy() + 1
-    for name in ("top", "left", "rows", "columns"):
+    names = ("top", "left", "rows", "columns")
+    for name in names if len(objects.shape) == 2 else (*names, "front", "planes"):
         boxes[name] = getattr(objects, name)[found].cpu().numpy()
     return boxes

@@ -95,6 +95,11 @@ class SegmenterBase(BaseModel, ABC):
         return None
 
     @property
+    def planewise(self) -> bool:
+        """Whether each plane of a stack is a tile of its own, and the merge joins sections."""
+        return False
+
+    @property
     def diameter_px(self) -> float | None:
         """Typical diameter of an object in pixels, or None where it is unknown."""
         return None

@@ -24,6 +24,7 @@ from cytopave.engine.omezarr.labels import open_labels
 from cytopave.engine.planning.budget import host_budget
 from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.report import Report, Stage
+from cytopave.engine.seams import SeamReport
 from cytopave.engine.segmenters import Threshold
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.publish import plan_facts
@@ -308,13 +309,14 @@ def test_report_of_a_plain_array_whose_axes_were_given(command: Command, folder:
         n_reused=0,
         digest=plan.digest,
         stages=[Stage(name="plan", seconds=1.0)],
-        seams=[],
+        seams=SeamReport(),
     )
     plan.target.publish(made.provenance(plan_facts(plan)))
     for place in ("scan.zarr", "scan.labels.zarr", "scan.labels.zarr/labels/cells"):
         ended = command("report", place, "--json", "--out", "r")
         assert (ended.status, ended.err) == (0, "")
         assert json.loads(ended.out)["labels_path"] == f"{folder}/scan.labels.zarr/labels/cells"
+        assert "1 objects in cells" in Path("r/report.html").read_text()
         with Pillow.open("r/overlay.png") as picture:
             drawn = np.asarray(picture)
         # The outline is coloured; the object is white inside, the rest is black.
