@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=12)
     args = parser.parse_args()
     folder = args.folder.absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     os.environ |= {
         "DO_NOT_TRACK": "1",
         "PREFECT_HOME": str(folder / "prefect"),
@@ -66,8 +68,6 @@ def run(folder: Path, tasks: int) -> None:
     from cytopave.engine.tiling import Tiling
     from cytopave.flows import segment_image
 
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     shape = (2 * TILE, 2 * TILE * tasks)
     zarr.create_array(str(folder / "a.zarr"), shape=shape, chunks=(TILE, TILE), dtype="u2")
     segment_image(
