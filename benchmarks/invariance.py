@@ -26,8 +26,8 @@ from agreement import agreement
 
 from cytopave.engine import samples
 from cytopave.engine.merge import Merge, paint, resolve, scan
-from cytopave.engine.scratch.tiles import OpenTiles, Scratch
 from cytopave.engine.score import average_precision
+from cytopave.engine.scratch.tiles import OpenTiles, Scratch
 from cytopave.engine.segmenters import Cellpose, cellpose_weights
 from cytopave.engine.segmenters.checks import checked
 from cytopave.engine.segmenters.place import Place
