@@ -111,7 +111,11 @@ def of_window(net: networks.Network, image: np.ndarray) -> dict[str, Any]:
     box = Box.of(image.shape[1:])
     place = Place("image", 0, box.shape, box, box)
     evaluator = Evaluator(net, keep_bytes=0)
-    objects = peak(functools.partial(evaluator.objects, torch.from_numpy(image).to(GPU), RECIPE))
+    objects = peak(
+        functools.partial(
+            evaluator.objects, torch.from_numpy(image).to(GPU), RECIPE, evaluator._mark
+        )
+    )
     whole = peak(lambda: evaluator(image, place, RECIPE))
     share = float((image[2] > 0).mean())
     return {

@@ -17,6 +17,7 @@ from cytopave.engine.planning.budget import host_budget
 from cytopave.engine.planning.plan import Memory, Plan, batch_shape, tile_digest
 from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER
 from cytopave.engine.scratch.tiles import Scratch
+from cytopave.engine.tables.target import table_of_run
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def make_plan(
     axes: str | None = None,
     channels: Sequence[int | str] | None = None,
     scratch: Path | None = None,
+    measure: bool = False,
 ) -> Plan:
     """Decide everything about a run, and refuse what cannot work, before any tile is read.
 
@@ -71,6 +73,8 @@ def make_plan(
     target = label_target(
         source, name=name, output=output, overwrite=overwrite, tile=grid.tile, digest=digest
     )
+    if measure:
+        table_of_run(target, merge).check()
     n_channels = max(1, len(chosen))
     need = tile_need(source, resolved, budget, grid, n_channels=n_channels)
     in_hand = host_need(source, resolved, grid, n_channels=n_channels)
