@@ -61,23 +61,25 @@ def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
         plan.image, tiles, channels=plan.channels, region=lambda tile: _place(plan, tile).region
     )
     segmenter = plan.segmenter
-    failures: list[str] = []
-    exhausted: list[str] = []
+    failures: dict[int, str] = {}
+    exhausted: dict[int, str] = {}
     for tile in tiles:
         try:
             segmenter = _segment_tile(plan, tile, reader, segmenter, work)
         except LabelError:
             raise  # no tile can mend it
         except OutOfMemoryError as error:
-            exhausted.append(str(error))
+            exhausted[tile.index] = str(error)
         except Exception as error:
-            failures.append(f"{tile}: {type(error).__name__}: {error}")
-            logger.warning("%s", failures[-1], exc_info=True)
+            failures[tile.index] = f"{tile}: {type(error).__name__}: {error}"
+            logger.warning("%s", failures[tile.index], exc_info=True)
     work.bytes_read = reader.bytes_read
+    all_of_them = {**exhausted, **failures}
+    message = "; ".join(all_of_them.values())
     if exhausted:  # comes first, since it may pass
-        raise OutOfMemoryError("; ".join(exhausted + failures))
+        raise OutOfMemoryError(message, all_of_them)
     if failures:
-        raise TileError("; ".join(failures))
+        raise TileError(message, all_of_them)
     return work
 
 

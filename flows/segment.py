@@ -7,22 +7,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from distributed import KilledWorker
 from prefect import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import Field
 
 from cytopave.blocks.cluster import resolve_cluster
-from cytopave.engine.errors import LabelError, TileError
+from cytopave.engine.errors import LabelError
 from cytopave.engine.merge import Merge
 from cytopave.engine.planning.budget import gpu_budget, host_budget
 from cytopave.engine.planning.planner import draft_plan
-from cytopave.engine.report import Report, Stage
+from cytopave.engine.report import Missing, Report, Stage
 from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.failures import failed_run, missing_tiles
 from cytopave.tasks.merge import (
     resolve_labels,
     scan_groups,
@@ -86,10 +86,15 @@ def segment_image(
     keep_scratch: Annotated[
         bool, Field(description="Keep the tile files after publication.")
     ] = False,
+    allow_failed: Annotated[
+        int, Field(description="Publish although so many batches of tiles failed.", ge=0)
+    ] = 0,
 ) -> Report:
     """Segment an image of any size and publish one label image.
 
     Run again with the same parameters after a failure: finished tiles are not computed again.
+    With ``allow_failed``, what cannot be had is left out: the report and the label image's
+    attributes name each missing tile, and the others are kept for a run that overwrites.
 
     Raises:
         UserError: The request cannot be carried out; nothing has been computed.
@@ -118,13 +123,22 @@ def segment_image(
         plan = _plan(image, request, at_least, gpu_memory_gb or settings.gpu_memory_gb)
         done(units=len(plan.grid), unit="tiles")
     show_plan(plan)
-    with occupied(plan.root, remove=not keep_scratch), claimed(plan.root, plan.target.published):
+    with (
+        occupied(plan.root, remove=not keep_scratch) as stay,
+        claimed(plan.root, plan.target.published),
+    ):
         path = plan.save()
-        reused = _segment(plan, path, clock)
+        reused, failures = _segment(plan, path, clock)
+        if missing := _leave_out(plan, failures, allowed=allow_failed):
+            plan = plan.without(m.tile for m in missing)
+            path = plan.save()
+            stay.remove = False
         counts = _merge(plan, path, clock)
-        report = _publish(plan, path, clock, {**counts, "n_reused": reused})
+        report = _publish(plan, path, clock, {**counts, "n_reused": reused, "missing": missing})
     show_report(report)
     get_run_logger().info("%d objects in %s", report.n_objects, report.labels_path)
+    if missing:
+        get_run_logger().warning("incomplete: %s", report.missing_note())
     return report
 
 
@@ -146,9 +160,13 @@ def _plan(image: str, request: dict[str, Any], at_least: int, assumed_gb: float 
     return plan_tiles(image, budget=budget, workers=workers, request=request)
 
 
-def _segment(plan: Plan, path: str, clock: _Clock) -> int:
-    """Segment all batches; returns the number of tiles that were finished before."""
-    failures: dict[int, str] = {}
+def _segment(plan: Plan, path: str, clock: _Clock) -> tuple[int, dict[int, Exception]]:
+    """Segment all batches.
+
+    Returns:
+        The number of tiles that were finished before, and what ended each batch that failed.
+    """
+    failures: dict[int, Exception] = {}
     # Counted beforehand: a batch whose result is persisted tells of the run that computed it.
     reused = len(plan.scratch.finished())
     batches = range(len(plan.batches))
@@ -159,30 +177,21 @@ def _segment(plan: Plan, path: str, clock: _Clock) -> int:
             if isinstance(error, LabelError):
                 raise error  # every tile would end so
             if error is not None:
-                failures[batch] = _why(plan, batch, error)
+                failures[batch] = error
             advance(len(plan.batches[batch]))
         done(tasks=len(batches), units=len(plan.grid) - reused, unit="tiles")
-    if failures:
-        show_failures(failures, plan)
-        shown = "; ".join(list(failures.values())[:5])
-        raise TileError(
-            f"{len(failures)} of {len(batches)} batches failed, the others are finished and kept; "
-            f"the same command tries only these again. {shown}"
-        )
-    return reused
+    return reused, failures
 
 
-def _why(plan: Plan, batch: int, error: Exception) -> str:
-    if isinstance(error, TileError):
-        return str(error)  # names the tiles itself
-    if isinstance(error, KilledWorker):
-        times = error.allowed_failures + 1
-        why = (
-            f"its worker died, {times} times in a row: look for what ended it (the host's memory?)"
-        )
-    else:
-        why = f"{type(error).__name__}: {error}"
-    return f"{plan.batch_name(batch)}: {why}"
+def _leave_out(plan: Plan, failures: dict[int, Exception], *, allowed: int) -> list[Missing]:
+    """What is missing after some batches failed, if so many may fail."""
+    if not failures:
+        return []
+    missing = missing_tiles(plan, failures)
+    show_failures(missing, plan)
+    if len(failures) > allowed or len(missing) == len(plan.grid):
+        raise failed_run(plan, failures)
+    return missing
 
 
 def _merge(plan: Plan, path: str, clock: _Clock) -> dict[str, int]:
@@ -214,7 +223,7 @@ def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
     return results
 
 
-def _publish(plan: Plan, path: str, clock: _Clock, counts: dict[str, int]) -> Report:
+def _publish(plan: Plan, path: str, clock: _Clock, facts: dict[str, Any]) -> Report:
     with clock.stage("count seams"):
         seams = count_seams(path, tasks=2 * slots())
     report = Report(
@@ -224,7 +233,7 @@ def _publish(plan: Plan, path: str, clock: _Clock, counts: dict[str, int]) -> Re
         digest=plan.digest,
         stages=clock.stages,
         seams=seams,
-        **counts,
+        **facts,
     )
     with clock.stage("publish"):
         publish_labels(path, report=report)

@@ -40,6 +40,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
     return {
         "version": importlib.metadata.version("cytopave"),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "fingerprint": plan.fingerprint,
         "axes": plan.image.axes,
         "level": plan.image.level,
         "channels": list(plan.channels),

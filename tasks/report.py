@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from cytopave.engine.boxes import Box
+from cytopave.tasks.failures import retry_command
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cytopave.engine.planning.plan import Plan
-    from cytopave.engine.report import Report
+    from cytopave.engine.report import Missing, Report
 
 _GIB = 2**30
 
@@ -29,12 +34,23 @@ def show_plan(plan: Plan) -> None:
     create_markdown_artifact("\n".join(lines), key="plan", description="What will be done")
 
 
-def show_failures(failures: dict[int, str], plan: Plan) -> None:
-    """Which batches failed, and why."""
+def show_failures(missing: Sequence[Missing], plan: Plan) -> None:
+    """Which tiles failed, why, and how to try them again."""
     rows = [
-        {"batch": plan.batch_name(batch), "why": why} for batch, why in sorted(failures.items())
+        {
+            "tile": m.tile,
+            **({"time": m.time} if plan.grid.times > 1 else {}),
+            "pixels": str(Box(m.start, m.stop)),
+            "why": m.why,
+        }
+        for m in missing
     ]
-    create_table_artifact(rows, key="failed-batches", description="Run again to retry these alone")
+    create_table_artifact(
+        rows,
+        key="failed-tiles",
+        description=f"{len(missing)} of {len(plan.grid)} tiles failed. These alone are tried again "
+        f"by `{retry_command()}`",
+    )
 
 
 def show_report(report: Report) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cytopave.deployments.cli.console import write, write_facts, write_json, write_table
 from cytopave.deployments.cli.options import Common, Flag
-from cytopave.deployments.cli.segment import SEAMS
+from cytopave.deployments.cli.segment import MISSING, SEAMS
 
 if TYPE_CHECKING:
     from cytopave.engine.omezarr.folders import Folder
@@ -50,6 +50,7 @@ def report(
     write_facts(_facts(made, provenance))
     write_table(made.stage_rows(), title="Stages")
     write_table(made.seam_rows(), title=SEAMS)
+    write_table(made.missing_rows(), title=MISSING)
     write()
     write_facts(files)
 

@@ -74,6 +74,7 @@ def make_plan(
     tiles = batch_seconds * resolved.megapixels_per_second(on_gpu=budget.on_gpu) / megapixels
     return Plan(
         digest=digest,
+        fingerprint=content,
         image=source,
         channels=chosen,
         grid=grid,

@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,19 @@ DEFAULT_FOLDER = ".cytopave"
 """Name of the folder of all scratch folders where none was asked for; deleted when empty."""
 
 
+@dataclass
+class Tenancy:
+    """A run's stay in a scratch folder.
+
+    Attributes:
+        remove: Whether the folder is deleted in the end; may be changed meanwhile.
+    """
+
+    remove: bool
+
+
 @contextlib.contextmanager
-def occupied(root: Path, *, remove: bool) -> Iterator[None]:
+def occupied(root: Path, *, remove: bool) -> Iterator[Tenancy]:
     """Use a scratch folder that other runs may use as well.
 
     Args:
@@ -32,15 +44,19 @@ def occupied(root: Path, *, remove: bool) -> Iterator[None]:
             another run uses it: the last one to leave deletes it. The operating system ends a
             killed run's claim. File systems without locks cannot tell: a warning says so.
 
+    Yields:
+        The stay, in which ``remove`` may be changed.
+
     Raises:
         OutputError: The folder cannot be created or written to.
     """
     with _usable(root):
         handle, lock = _shared_lock(root)
         root.mkdir(parents=True, exist_ok=True)
+    tenancy = Tenancy(remove)
     try:
-        yield
-        if remove:
+        yield tenancy
+        if tenancy.remove:
             _remove_if_alone(root, handle, lock)
     finally:
         os.close(handle)

@@ -346,6 +346,13 @@ def floats(tile):
     return tile * 1.0
 
 
+def picky(tile):
+    """Refuses the tile of the image's upper left corner."""
+    if tile.shape == (220, 220) and Path("refuse").exists():
+        raise ValueError("not this one")
+    return label(tile > 500)
+
+
 def slow(tile, folder):
     """Says in a file that it runs, and takes its time if it may not hurry."""
     Path(folder, str(time.monotonic_ns())).touch()
@@ -362,6 +369,29 @@ def test_a_function_of_this_folder_that_returns_no_labels(image: Path) -> None:
     assert done.stderr.startswith("cytopave: error: the function mine:floats, on tile ")
     assert "returned float64 values: labels must be integers" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("api")
+def test_what_is_left_out_is_said_by_the_status_and_the_report(
+    command: Command, image: Path
+) -> None:
+    Path("mine.py").write_text(MINE)
+    Path("refuse").touch()
+    tokens = ("segment", image, "--function", "mine:picky", "--tile", "200", "--halo", "20",
+              "--workers", "1", "--merge", "touch")  # fmt: skip
+    assert command(*tokens, "--allow-failed", "-1").err.endswith("must be 0 or more\n")
+    done = program(*tokens, "--allow-failed", "1")
+    assert done.returncode == 3, done.stderr
+    assert "Tiles that failed and were left out" in done.stdout
+    assert done.stderr.splitlines()[-1] == (
+        "cytopave: incomplete: 1 of 9 tiles failed and are left out: tile 0 (pixels 0:200, 0:200)"
+    )
+    told = json.loads(command("report", image, "--json").out)
+    assert [m["tile"] for m in told["missing"]] == [0]
+    Path("refuse").unlink()
+    done = program(*tokens, "--overwrite", "--resume", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n_reused"] == 8
 
 
 def test_ctrl_c_leaves_no_process_and_the_same_command_resumes(image: Path) -> None:
