@@ -64,6 +64,10 @@ class TileError(_OfTiles):
     """A tile could not be segmented; the message names the tile and the cause."""
 
 
+class SweepError(CytopaveError):
+    """Some images of many failed; the message names them and the causes."""
+
+
 class CorruptError(CytopaveError):
     """A stored file is truncated or damaged."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
@@ -59,3 +59,10 @@ def show_report(report: Report) -> None:
         report.stage_rows(), key="stages", description=f"{report.n_objects} objects"
     )
     create_table_artifact(report.seam_rows(), key="seams", description="Objects cut at seams")
+
+
+def show_cleaning(rows: Sequence[dict[str, Any]], *, freed: int, dry_run: bool) -> None:
+    """What housekeeping found, and what it freed."""
+    table = [{**row, "age_days": round(row["age_days"], 1)} for row in rows]
+    would = "would be " if dry_run else ""
+    create_table_artifact(table, key="cleaned", description=f"{freed / 2**20:.1f} MiB {would}freed")

@@ -18,6 +18,7 @@ from cytopave.deployments.cli.plan import plan
 from cytopave.deployments.cli.probe import probe
 from cytopave.deployments.cli.report import report
 from cytopave.deployments.cli.segment import segment
+from cytopave.deployments.cli.sweep import sweep
 from cytopave.engine.errors import CytopaveError, UserError
 
 OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
@@ -37,7 +38,7 @@ app = App(
     default_parameter=Parameter(negative=()),
     suppress_keyboard_interrupt=False,
 )
-for _command in (probe, plan, segment, merge, report, demo):
+for _command in (probe, plan, segment, sweep, merge, report, demo):
     app.command(_command)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cytopave.engine.errors import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,32 @@ def occupied(root: Path, *, remove: bool) -> Iterator[Tenancy]:
         os.close(handle)
 
 
+def is_occupied(root: Path) -> bool:
+    """Whether a run uses a scratch folder."""
+    try:
+        return not _alone(root, lambda _: None, flags=os.O_RDWR)
+    except FileNotFoundError:  # every run makes the lock before anything else
+        return False
+
+
+def remove_unoccupied(root: Path) -> bool:
+    """Delete a scratch folder that no run uses; returns whether it is gone."""
+    return _alone(root, lambda lock: _remove(root, lock))
+
+
+def _alone(root: Path, act: Callable[[Path], None], *, flags: int = os.O_RDWR | os.O_CREAT) -> bool:
+    """Do something about a scratch folder while no run can use it; returns whether it was done."""
+    lock = _lock_of(root)
+    handle = os.open(lock, flags, 0o666)
+    try:
+        if not _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, root) or not _is_at(handle, lock):
+            return False
+        act(lock)
+        return True
+    finally:
+        os.close(handle)
+
+
 @contextlib.contextmanager
 def claimed(root: Path, labels: object) -> Iterator[None]:
     """Be the only run that makes certain labels from the tiles of a scratch folder.
@@ -99,9 +125,21 @@ def _usable(root: Path) -> Iterator[None]:
         ) from error
 
 
-def _shared_lock(root: Path) -> tuple[int, Path]:
+def _lock_of(root: Path) -> Path:
     # Beside the folder, so that it can be held while the folder is deleted.
-    lock = root.parent / f".{root.name}.lock"
+    return root.parent / f".{root.name}.lock"
+
+
+def _is_at(handle: int, lock: Path) -> bool:
+    """Whether an open file is still what its path leads to."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(lock))
+    except FileNotFoundError:
+        return False
+
+
+def _shared_lock(root: Path) -> tuple[int, Path]:
+    lock = _lock_of(root)
     while True:
         root.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -109,9 +147,8 @@ def _shared_lock(root: Path) -> tuple[int, Path]:
         except FileNotFoundError:
             continue  # its last holder deleted the folder meanwhile
         _lock(handle, fcntl.LOCK_SH, root)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), os.stat(lock)):
-                return handle, lock
+        if _is_at(handle, lock):
+            return handle, lock
         os.close(handle)  # its last holder deleted it while we waited
 
 
@@ -127,8 +164,11 @@ def _lock(handle: int, how: int, root: Path) -> bool:
 
 
 def _remove_if_alone(root: Path, handle: int, lock: Path) -> None:
-    if not _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, root):
-        return
+    if _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, root):
+        _remove(root, lock)
+
+
+def _remove(root: Path, lock: Path) -> None:
     shutil.rmtree(root)
     lock.unlink(missing_ok=True)
     if root.parent.name == DEFAULT_FOLDER:
