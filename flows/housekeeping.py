@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from prefect import flow, get_run_logger
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 
 from cytopave.engine.errors import OutputError
 from cytopave.engine.housekeeping import Leftover, leftovers
@@ -54,19 +53,19 @@ class Cleaning(BaseModel):
 
 @flow(name="clean-scratch", persist_result=False, validate_parameters=True)
 def clean_scratch(
-    folders: Annotated[
-        list[str], Field(description="Folders of images or labels, searched throughout.")
-    ],
+    folders: list[str],
     *,
-    scratch: Annotated[
-        list[str], Field(description="Scratch folders that are not beside images.")
-    ] = [],  # noqa: B006
-    older_than_days: Annotated[
-        float, Field(description="Keep what changed more recently.", ge=0)
-    ] = 14.0,
-    dry_run: Annotated[bool, Field(description="Delete nothing, only report.")] = False,
+    scratch: list[str] = [],  # noqa: B006
+    older_than_days: NonNegativeFloat = 14.0,
+    dry_run: bool = False,
 ) -> Cleaning:
     """Delete scratch folders, unpublished labels and half-written files that no run uses.
+
+    Args:
+        folders: Folders of images or of labels, searched throughout.
+        scratch: Scratch folders that are not beside images.
+        older_than_days: Keep what changed more recently.
+        dry_run: Delete nothing, only report.
 
     Raises:
         ImageError: A folder is not there.

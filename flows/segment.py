@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from prefect import get_run_logger
 from prefect.runtime import flow_run
-from pydantic import Field
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from cytopave.blocks.cluster import resolve_cluster
 from cytopave.engine.errors import LabelError
@@ -58,43 +58,47 @@ def _run_name() -> str:
     validate_parameters=True,
 )
 def segment_image(
-    image: Annotated[str, Field(description="OME-Zarr image or zarr array: a path or URL.")],
+    image: str,
     *,
-    segmenter: Annotated[Segmenter, Field(description="Method and its options.")] = Cellpose(),  # noqa: B008
-    name: Annotated[str, Field(description="Name of the label image.")] = "cells",
-    output: Annotated[
-        str | None, Field(description="Store that gets the labels; None: the image's own.")
-    ] = None,
-    overwrite: Annotated[bool, Field(description="Replace a label image of that name.")] = False,
-    level: Annotated[int, Field(description="Pyramid level to segment; 0 is the finest.")] = 0,
-    axes: Annotated[str | None, Field(description="Axes of a plain array, such as 'zyx'.")] = None,
-    channels: Annotated[
-        list[int | str] | None, Field(description="Channels by number or name; None: all.")
-    ] = None,
-    tiling: Annotated[Tiling, Field(description="Tile and halo.")] = Tiling(),  # noqa: B008
-    merge: Annotated[Merge, Field(description="When two labels are one object.")] = Merge(),  # noqa: B008
-    cluster: Annotated[
-        str, Field(description="auto, cpu, nvlink, capacity, tcp://..., or a saved block's name.")
-    ] = "auto",
-    workers: Annotated[int | None, Field(description="Number of workers.", ge=1)] = None,
-    scratch: Annotated[
-        str | None, Field(description="Folder for tile files that all workers share.")
-    ] = None,
-    gpu_memory_gb: Annotated[
-        float | None, Field(description="GiB of the GPUs where planning cannot see them.", gt=0)
-    ] = None,
-    keep_scratch: Annotated[
-        bool, Field(description="Keep the tile files after publication.")
-    ] = False,
-    allow_failed: Annotated[
-        int, Field(description="Publish although so many batches of tiles failed.", ge=0)
-    ] = 0,
+    segmenter: Segmenter = Cellpose(),  # noqa: B008
+    name: str = "cells",
+    output: str | None = None,
+    overwrite: bool = False,
+    level: int = 0,
+    axes: str | None = None,
+    channels: list[int | str] | None = None,
+    tiling: Tiling = Tiling(),  # noqa: B008
+    merge: Merge = Merge(),  # noqa: B008
+    cluster: str = "auto",
+    workers: PositiveInt | None = None,
+    scratch: str | None = None,
+    gpu_memory_gb: PositiveFloat | None = None,
+    keep_scratch: bool = False,
+    allow_failed: NonNegativeInt = 0,
 ) -> Report:
     """Segment an image of any size and publish one label image.
 
     Run again with the same parameters after a failure: finished tiles are not computed again.
     With ``allow_failed``, what cannot be had is left out: the report and the label image's
     attributes name each missing tile, and the others are kept for a run that overwrites.
+
+    Args:
+        image: OME-Zarr image or zarr array: a path or URL.
+        segmenter: Method and its options.
+        name: Name of the label image.
+        output: Store that gets the labels; the image's own where not given.
+        overwrite: Replace a label image of that name.
+        level: Pyramid level to segment; 0 is the finest.
+        axes: Axes of a plain array, such as zyx.
+        channels: Channels by number or name; all where not given.
+        tiling: Tile and halo.
+        merge: When labels of two tiles are one object.
+        cluster: auto, cpu, nvlink, capacity, an address (tcp://...), or a saved block's name.
+        workers: Number of workers; one a GPU, or one a CPU core, where not given.
+        scratch: Folder for tile files that all workers share; beside the labels where not given.
+        gpu_memory_gb: GiB of the workers' GPUs, where planning cannot see them.
+        keep_scratch: Keep the tile files after publication.
+        allow_failed: Publish although so many batches of tiles failed.
 
     Raises:
         UserError: The request cannot be carried out; nothing has been computed.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from prefect.exceptions import ParameterTypeError
 from prefect.runtime import flow_run
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 
 from cytopave.engine.errors import PlanError, SweepError
 from cytopave.engine.segmenters import Cellpose, Segmenter
@@ -51,37 +51,35 @@ def _run_name() -> str:
 
 @embedded_flow(name="sweep-images", flow_run_name=_run_name, persist_result=False)
 def sweep_images(
-    folder: Annotated[str, Field(description="Folder or bucket of images: a path or URL.")],
+    folder: str,
     *,
-    name: Annotated[str, Field(description="Name of the label images.")] = "cells",
-    segmenter: Annotated[Segmenter, Field(description="Method and its options.")] = Cellpose(),  # noqa: B008
-    match: Annotated[
-        str, Field(description="Shell pattern for the path of an image below the folder.")
-    ] = "*",
-    output: Annotated[
-        str | None,
-        Field(description="Folder that gets a store of labels an image; None: into the images."),
-    ] = None,
-    parameters: Annotated[
-        dict[str, Any], Field(description="Further parameters of segment-image, by name.")
-    ] = {},  # noqa: B006
-    deployment: Annotated[
-        str | None,
-        Field(description="Deployment that runs each image; None: here, one after the other."),
-    ] = None,
-    settled_seconds: Annotated[
-        float, Field(description="Leave images that changed since so many seconds alone.", ge=0)
-    ] = 60.0,
-    retry_failed: Annotated[
-        bool, Field(description="Start anew where the run for these pixels failed before.")
-    ] = False,
-    dry_run: Annotated[bool, Field(description="Only say what would be started.")] = False,
+    name: str = "cells",
+    segmenter: Segmenter = Cellpose(),  # noqa: B008
+    match: str = "*",
+    output: str | None = None,
+    parameters: dict[str, Any] = {},  # noqa: B006
+    deployment: str | None = None,
+    settled_seconds: NonNegativeFloat = 60.0,
+    retry_failed: bool = False,
+    dry_run: bool = False,
 ) -> SweepReport:
     """Segment every image of a folder that has no labels of that name, or changed since.
 
     May be repeated at any time, and at the same moment from several places: an image of which a
     run is under way gets no second one. With a deployment the runs are started and left to their
     work pool, whose limits hold; otherwise each image is a subflow of this run.
+
+    Args:
+        folder: Folder or bucket of images, searched throughout: a path or URL.
+        name: Name of the label images.
+        segmenter: Method and its options.
+        match: Shell pattern for the path of an image below the folder.
+        output: Folder that gets a store of labels for each image; into the images if not given.
+        parameters: Further parameters of segment-image, by name.
+        deployment: Deployment that runs each image; here, one after the other, if not given.
+        settled_seconds: Leave images that changed since so many seconds for the next sweep.
+        retry_failed: Start anew where a deployment's run for the same pixels failed before.
+        dry_run: Only say what would be started.
 
     Raises:
         UserError: The folder, the deployment or a parameter cannot be used.
@@ -140,7 +138,8 @@ def _given(segmenter: Segmenter, parameters: dict[str, Any]) -> dict[str, Any]:
     try:
         checked = segment_image.validate_parameters({"image": "", **given})
     except ParameterTypeError as error:
-        raise PlanError(f"the further parameters are not those of segment-image: {error}") from None
+        why = " ".join(str(error).split())
+        raise PlanError(f"the further parameters are not those of segment-image: {why}") from None
     except TypeError as error:
         raise PlanError(f"segment-image has no such parameter: {error}") from None
     encoded: dict[str, Any] = segment_image.serialize_parameters({k: checked[k] for k in given})

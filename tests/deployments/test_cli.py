@@ -127,7 +127,9 @@ def test_the_program_ends_with_the_status(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("verb", [(), ("probe",), ("plan",), ("segment",), ("report",), ("demo",)])
+@pytest.mark.parametrize(
+    "verb", [(), *((v,) for v in ("probe", "plan", "segment", "sweep", "merge", "report", "demo"))]
+)
 def test_help(command: Command, verb: tuple[str, ...]) -> None:
     ended = command(*verb, "--help")
     assert (ended.status, ended.err) == (0, "")
@@ -392,6 +394,25 @@ def test_what_is_left_out_is_said_by_the_status_and_the_report(
     done = program(*tokens, "--overwrite", "--resume", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["n_reused"] == 8
+
+
+@pytest.mark.usefixtures("api")
+def test_sweep(command: Command, image: Path) -> None:
+    ended = command("sweep", ".", *THRESHOLD, "--overwrite")
+    assert (ended.status, ended.out) == (2, "")
+    assert "leave --overwrite out" in ended.err
+    tokens = ("sweep", ".", *THRESHOLD, "--tile", "200", "--halo", "20", "--settled-seconds", "0")
+    told = json.loads(program(*tokens, "--dry-run", "--json").stdout)
+    assert [(row["image"], row["action"]) for row in told["images"]] == [(str(image), "start")]
+    done = program(*tokens, "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"image\.zarr +new +made", done.stdout)
+    assert stores.listed(image) == ["cells"]
+    again = program(*tokens)
+    assert re.search(r"image\.zarr +labelled +none", again.stdout)
+    lost = program("sweep", "nowhere", *THRESHOLD)
+    assert (lost.returncode, lost.stdout) == (2, "")
+    assert "there is no folder" in lost.stderr
 
 
 def test_ctrl_c_leaves_no_process_and_the_same_command_resumes(image: Path) -> None:
