@@ -31,7 +31,7 @@ def image(path: Path, **kwargs: Any) -> Path:
 
 
 def states(folder: Path | str, **kwargs: Any) -> dict[str, str]:
-    options = {"name": "cells", "settled_seconds": 0} | kwargs
+    options: dict[str, Any] = {"name": "cells", "settled_seconds": 0} | kwargs
     return {c.path: c.state for c in candidates(str(folder), **options)}
 
 
@@ -78,11 +78,11 @@ def test_labels_that_are_missing_and_those_of_other_pixels(tmp_path: Path) -> No
 
 def test_labels_elsewhere(tmp_path: Path) -> None:
     path = image(tmp_path / "in" / "day" / "a.zarr")
-    options = {"output": str(tmp_path / "out")}
-    (found,) = candidates(str(tmp_path / "in"), name="cells", settled_seconds=0, **options)
+    out = str(tmp_path / "out")
+    (found,) = candidates(str(tmp_path / "in"), name="cells", settled_seconds=0, output=out)
     assert found.output == f"{tmp_path}/out/day/a.zarr"
     run_here(path, **REQUEST, output=found.output)
-    assert states(tmp_path / "in", **options) == {"day/a.zarr": "labelled"}
+    assert states(tmp_path / "in", output=out) == {"day/a.zarr": "labelled"}
 
 
 def test_what_is_left_alone(tmp_path: Path) -> None:

@@ -40,7 +40,11 @@ def sweep(folder: Path, prefect_api: str, dask_address: str) -> Callable[..., Sw
 
     def run(**kwargs: Any) -> SweepReport:
         shared = {"cluster": dask_address, "tiling": TILING}
-        options = {"segmenter": METHOD, "parameters": shared, "settled_seconds": 0} | kwargs
+        options: dict[str, Any] = {
+            "segmenter": METHOD,
+            "parameters": shared,
+            "settled_seconds": 0,
+        } | kwargs
         report: SweepReport = sweep_images(str(folder), **options)
         return report
 
