@@ -7,6 +7,7 @@ read at a time.
 
 from __future__ import annotations
 
+import io
 import math
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from cytopave.engine.errors import OutputError
 from cytopave.engine.intensity import histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from cytopave.engine.omezarr.image import Image
@@ -76,10 +77,51 @@ def draw_overlay(
     picture = np.repeat(_grey(image, shape, tuple(channels))[..., None], 3, axis=2)
     if lines is not None:
         _draw_lines(picture, lines, labels.spatial_shape[-2:])
-    ids = _plane(labels, shape, channel=0)
-    edge = _outlines(ids)
-    picture[edge] = _COLOURS[ids[edge] % len(_COLOURS)]
-    return picture
+    return _outlined(picture, _plane(labels, shape, channel=0))
+
+
+def draw_detail(
+    image: Image, labels: Image, *, channels: Sequence[int] = (), side: int = 512
+) -> np.ndarray:
+    """The middle of the image at full resolution, drawn as `draw_overlay` does.
+
+    However large the image is, only the chunks of this part are read.
+
+    Args:
+        image: The image, at the level that was segmented.
+        labels: The label image, at its finest level.
+        channels: Channels to show; empty for all.
+        side: Pixels of the part along Y and X at most.
+
+    Returns:
+        ``(Y, X, 3)`` uint8, red, green, blue.
+    """
+    *depth, height, width = labels.spatial_shape
+    middle = [n // 2 for n in depth]
+    top, left = max(0, (height - side) // 2), max(0, (width - side) // 2)
+    box = Box(
+        (*middle, top, left),
+        (*(z + 1 for z in middle), min(height, top + side), min(width, left + side)),
+    )
+    picked = tuple(channels) or tuple(range(image.n_channels))
+    grey = _brightest(image, picked, lambda c: _part(image, box, c))
+    ids = _part(labels, box, 0)
+    return _outlined(np.repeat(grey[..., None], 3, axis=2), ids)
+
+
+def pixels_to_read(image: Image, labels: Image, *, side: int = SIDE) -> int:
+    """Pixels of the image that `draw_overlay` reads for a picture of this size, a channel."""
+    source = _coarsest(image, _picture_shape(labels, side))
+    return math.prod(source.spatial_shape[-2:])
+
+
+def jpeg(picture: np.ndarray, *, quality: int = 80) -> bytes:
+    """A picture as the content of a JPEG file: a tenth of a PNG of the same noisy image."""
+    from PIL import Image as Pillow
+
+    file = io.BytesIO()
+    Pillow.fromarray(picture).save(file, "JPEG", quality=quality)
+    return file.getvalue()
 
 
 def save_png(picture: np.ndarray, path: Path) -> None:
@@ -107,12 +149,30 @@ def _picture_shape(labels: Image, side: int) -> tuple[int, int]:
 
 def _grey(image: Image, shape: tuple[int, int], channels: tuple[int, ...]) -> np.ndarray:
     picked = channels or tuple(range(image.n_channels))
-    brightest = np.zeros(shape, np.float32)
-    for channel, counts in zip(picked, histogram(image, channels=picked), strict=True):
+    return _brightest(image, picked, lambda c: _plane(image, shape, channel=c))
+
+
+def _brightest(
+    image: Image, channels: tuple[int, ...], plane_of: Callable[[int], np.ndarray]
+) -> np.ndarray:
+    """The brightest of some channels, each stretched to its window over the whole image."""
+    planes = []
+    for channel, counts in zip(channels, histogram(image, channels=channels), strict=True):
         low, high = (counts.percentile(q) for q in WINDOW)
-        plane = np.nan_to_num(_plane(image, shape, channel=channel).astype(np.float32))
-        np.maximum(brightest, (plane - low) / ((high - low) or 1.0), out=brightest)
-    return np.asarray(brightest.clip(0, 1) * 255, np.uint8)
+        plane = np.nan_to_num(plane_of(channel).astype(np.float32))
+        planes.append((plane - low) / ((high - low) or 1.0))
+    return np.asarray(np.max(planes, axis=0).clip(0, 1) * 255, np.uint8)
+
+
+def _part(source: Image, box: Box, channel: int) -> np.ndarray:
+    block = source.read(box, channels=(channel,))
+    return block.reshape(block.shape[-2:])
+
+
+def _outlined(picture: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    edge = _outlines(ids)
+    picture[edge] = _COLOURS[ids[edge] % len(_COLOURS)]
+    return picture
 
 
 def _plane(image: Image, shape: tuple[int, int], *, channel: int) -> np.ndarray:
@@ -126,8 +186,7 @@ def _plane(image: Image, shape: tuple[int, int], *, channel: int) -> np.ndarray:
         for x in _spans(cols):
             start = (*middle, int(rows[y][0]), int(cols[x][0]))
             stop = (*(z + 1 for z in middle), int(rows[y][-1]) + 1, int(cols[x][-1]) + 1)
-            block = source.read(Box(start, stop), channels=(channel,))
-            block = block.reshape(block.shape[-2:])
+            block = _part(source, Box(start, stop), channel)
             plane[y, x] = block[np.ix_(rows[y] - start[-2], cols[x] - start[-1])]
     return plane
 

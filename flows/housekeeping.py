@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prefect import flow, get_run_logger
+from prefect import get_run_logger
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 
 from cytopave.engine.errors import OutputError
 from cytopave.engine.housekeeping import Leftover, leftovers
 from cytopave.engine.settings import load_settings
+from cytopave.tasks.embedded import embedded_flow
 from cytopave.tasks.report import show_cleaning
 
 _DAY = 24 * 60 * 60
@@ -51,7 +52,7 @@ class Cleaning(BaseModel):
     found: list[Cleaned]
 
 
-@flow(name="clean-scratch", persist_result=False, validate_parameters=True)
+@embedded_flow(name="clean-scratch", persist_result=False)
 def clean_scratch(
     folders: list[str],
     *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,7 @@ from cytopave.engine.settings import load_settings
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.embedded import embedded_flow
 from cytopave.tasks.failures import failed_run, missing_tiles
+from cytopave.tasks.limits import gpu_hosts
 from cytopave.tasks.merge import (
     resolve_labels,
     scan_groups,
@@ -30,11 +31,12 @@ from cytopave.tasks.merge import (
     write_groups,
     write_labels,
 )
+from cytopave.tasks.picture import show_picture
 from cytopave.tasks.plan import plan_tiles
 from cytopave.tasks.probe import probe_workers
 from cytopave.tasks.progress import progress
 from cytopave.tasks.publish import count_seams, publish_labels
-from cytopave.tasks.report import show_failures, show_plan, show_report
+from cytopave.tasks.report import show_failures, show_plan, show_report, tag_run
 from cytopave.tasks.runner import check_no_default_client, make_runner, slots
 from cytopave.tasks.segment import segment_task
 from cytopave.tasks.window import run_window
@@ -42,6 +44,7 @@ from cytopave.tasks.window import run_window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from cytopave.engine.gpu.vram import Gpu
     from cytopave.engine.planning.plan import Plan
 
 
@@ -122,15 +125,20 @@ def segment_image(
         "channels": channels,
         "scratch": Path(scratch) if scratch else settings.scratch,
     }
-    with clock.stage("plan") as done:
-        at_least = _local_workers(cluster, workers)
-        plan = _plan(image, request, at_least, gpu_memory_gb or settings.gpu_memory_gb)
-        done(units=len(plan.grid), unit="tiles")
-    show_plan(plan)
-    with (
-        occupied(plan.root, remove=not keep_scratch) as stay,
-        claimed(plan.root, plan.target.published),
-    ):
+    tag_run(f"label:{name}", f"method:{segmenter.kind}")
+    with ExitStack() as held:
+        with clock.stage("plan") as done:
+            gpus_gb = gpu_memory_gb or settings.gpu_memory_gb
+            draft = draft_plan(image, workers=_local_workers(cluster, workers), **request)
+            # What was found out about the whole image need not be found out again.
+            request["segmenter"] = draft.segmenter
+            if draft.segmenter.uses_gpu:
+                held.enter_context(gpu_hosts(cluster, assumed_gb=gpus_gb))
+            plan, gpus = _plan(image, request, assumed_gb=gpus_gb)
+            done(units=len(plan.grid), unit="tiles")
+        show_plan(plan, gpus)
+        stay = held.enter_context(occupied(plan.root, remove=not keep_scratch))
+        held.enter_context(claimed(plan.root, plan.target.published))
         path = plan.save()
         reused, failures = _segment(plan, path, clock)
         if missing := _leave_out(plan, failures, allowed=allow_failed):
@@ -139,6 +147,7 @@ def segment_image(
             stay.remove = False
         counts = _merge(plan, path, clock)
         report = _publish(plan, path, clock, {**counts, "n_reused": reused, "missing": missing})
+        show_picture(path)
     show_report(report)
     get_run_logger().info("%d objects in %s", report.n_objects, report.labels_path)
     if missing:
@@ -153,15 +162,14 @@ def _local_workers(cluster: str, workers: int | None) -> int:
     return 1 if elsewhere else workers or spec.workers or 1
 
 
-def _plan(image: str, request: dict[str, Any], at_least: int, assumed_gb: float | None) -> Plan:
-    """Refuse bad requests before any worker starts; then plan for the workers that came."""
-    draft = draft_plan(image, workers=at_least, **request)
-    # What was found out about the whole image need not be found out again.
-    request = {**request, "segmenter": draft.segmenter}
+def _plan(
+    image: str, request: dict[str, Any], *, assumed_gb: float | None
+) -> tuple[Plan, list[Gpu]]:
+    """Plan for the workers that came, and their GPUs."""
     workers = slots()
-    gpus = probe_workers(assumed_gb=assumed_gb) if draft.segmenter.uses_gpu else []
+    gpus = probe_workers(assumed_gb=assumed_gb) if request["segmenter"].uses_gpu else []
     budget = gpu_budget(gpus, assumed_gb=assumed_gb) if gpus else host_budget(workers)
-    return plan_tiles(image, budget=budget, workers=workers, request=request)
+    return plan_tiles(image, budget=budget, workers=workers, request=request), gpus
 
 
 def _segment(plan: Plan, path: str, clock: _Clock) -> tuple[int, dict[int, Exception]]:

@@ -82,7 +82,7 @@ class Swept(BaseModel):
     note: str = ""
 
 
-@task(name="find_images", persist_result=False)
+@task(name="find_images", persist_result=False, task_run_name="find images in {folder}")
 def find_images(folder: str, **options: Any) -> list[Candidate]:
     """All images of a folder; see `cytopave.engine.sweep.candidates`."""
     return list(candidates(folder, **options))

@@ -21,7 +21,7 @@ from cytopave.flows import clean_scratch, segment_image, sweep_images
 ROOT = Path(__file__).parents[2]
 FILE: dict[str, Any] = yaml.safe_load((ROOT / "prefect.yaml").read_text())
 DEPLOYMENTS: dict[str, dict[str, Any]] = {d["name"]: d for d in FILE["deployments"]}
-FLOWS = {
+FLOWS: dict[str, Any] = {
     "segment-image": segment_image,
     "sweep-images": sweep_images,
     "clean-scratch": clean_scratch,

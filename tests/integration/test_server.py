@@ -5,6 +5,8 @@ Slow, and so few: each test follows one story from its beginning to its end.
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 from pathlib import Path
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import stores
 import tile_functions
+from PIL import Image as Pillow
 from runs import components, labels_of, provenance
 from server import wait_until
 from skimage.filters import threshold_otsu
@@ -88,6 +91,7 @@ def test_a_failed_batch_is_retried_alone(
     (run,) = server.runs("segment-image")
     assert str(run.id) in told
     assert (run.name, run.state_name) == ("nuclei.zarr -> cells", "Failed")
+    assert set(run.tags) == {"cytopave", "label:cells", "method:custom"}
     assert "1 of 8 batches failed" in str(run.state and run.state.message)
     assert tiles.calls() == dict.fromkeys(everything, 1) | {6: 2}
     assert stores.listed(image) == []
@@ -96,7 +100,7 @@ def test_a_failed_batch_is_retried_alone(
     artifacts = server.artifacts(run.id)
     assert artifacts["tiles"][-1].type == "progress"
     assert artifacts["tiles"][-1].data == 100.0
-    assert "GiB a tile" in artifacts["plan"][-1].data
+    assert "| Memory | 0.1 MiB a tile, of " in artifacts["plan"][-1].data
     (row,) = json.loads(artifacts["failed-tiles"][-1].data)
     assert row == {
         "tile": 9,
@@ -127,6 +131,10 @@ def test_a_failed_batch_is_retried_alone(
     ]
     assert len(json.loads(artifacts["seams"][-1].data)) == 2
     assert not list(tmp_path.glob(".cytopave"))
+    shown = re.findall(r"data:image/jpeg;base64,([^)]+)", artifacts["picture"][-1].data)
+    sizes = [Pillow.open(io.BytesIO(base64.b64decode(data))).size for data in shown]
+    assert sizes == [(435, 384), (512, 512)]
+    assert sum(map(len, shown)) < 200_000
 
 
 def test_a_schedule_labels_what_arrives(
@@ -176,6 +184,8 @@ def test_a_schedule_labels_what_arrives(
     assert len(ours) == 2
     for run in ours:
         assert server.ended(run.id, "Completed").parent_task_run_id is not None
+        page = server.artifacts(run.id)["plan"][-1].data
+        assert re.search(r"\| Started by \| \[another run\]\(\S+/runs/flow-run/", page)
         (tag,) = (t for t in run.tags if t.startswith("sweep:"))
         assert tag == f"sweep:{server.images.name} -> cells"
     # The sweeps' pages lead to the runs, and say why nothing else was started.
