@@ -36,11 +36,10 @@ def show_plan(plan: Plan, gpus: Sequence[Gpu]) -> None:
     """The plan with its memory figures."""
     grid, image = plan.grid, plan.image
     method = plan.segmenter.model_dump(exclude_defaults=True, exclude={"kind", "network", "sha256"})
-    options = ", ".join(f"{name} {value}" for name, value in method.items())
     facts = {
         "Image": f"`{image.url}`, level {image.level}, {_by(image.shape)} ({image.axes})",
         "Labels": f"`{plan.target.published}`",
-        "Method": f"{plan.segmenter.title}{f': {options}' if options else ''}",
+        "Method": plan.segmenter.title,
         "Tiles": f"{len(grid)} of {_by(grid.tile)} pixels, halo {_by(grid.halo)}, in "
         f"{len(plan.batches)} batches",
         "Memory": f"{_size(plan.memory.need)} a tile, of {_size(plan.memory.budget)}: "
@@ -57,6 +56,8 @@ def show_plan(plan: Plan, gpus: Sequence[Gpu]) -> None:
             f"| {_size(gpu.budget_bytes)} |"
             for i, gpu in enumerate(gpus)
         ]
+    # A list, which the page wraps: a table with a long line in it is cut off.
+    lines += ["", *(f"- {name}: {value}" for name, value in method.items())]
     create_markdown_artifact("\n".join(lines), key="plan", description="What will be done")
 
 

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from prefect.client.schemas import FlowRun, TaskRun
     from prefect.client.schemas.objects import Log
 
-ROOT = Path(__file__).parents[2]
+HELPERS = Path(__file__).resolve().parent
+ROOT = HELPERS.parents[1]
 POOL = "cytopave"
 
 
@@ -67,14 +68,25 @@ class Server:
             "PREFECT_WORKER_QUERY_SECONDS": "1",
             "PREFECT_CLI_PROMPT": "false",
             "IMAGES_FOLDER": str(images),
+            # Worker processes import the tests' functions.
+            "PYTHONPATH": os.pathsep.join([str(HELPERS), os.environ.get("PYTHONPATH", "")]),
             **environ,
         }
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self) -> None:
-        """Server, work pool, deployments, worker."""
+    @property
+    def pids(self) -> list[int]:
+        """Processes that were started: the server, then the worker."""
+        return [process.pid for process in self._processes]
+
+    def start_api(self) -> None:
+        """The server alone."""
         self._start("server", "start", "--host", "127.0.0.1", "--port", str(self.port))
         wait_until(self._answers, 120, self.log)
+
+    def start(self) -> None:
+        """Server, work pool, deployments, worker."""
+        self.start_api()
         self.prefect("work-pool", "create", POOL, "--type", "process")
         self.prefect("--no-prompt", "deploy", "--all", cwd=ROOT)
         self._start("worker", "start", "--pool", POOL, "--name", "tests")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import numpy as np
 import pytest
 import stores
 import zarr
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Completed, Crashed, Failed
 from runs import labels_of, plan_of, provenance
 
 from cytopave.engine.errors import ImageError, PlanError, SweepError
@@ -16,10 +21,12 @@ from cytopave.engine.omezarr.labels import open_labels
 from cytopave.engine.scratch.tenancy import occupied
 from cytopave.engine.segmenters import Threshold
 from cytopave.engine.tiling import Tiling
-from cytopave.flows import clean_scratch, sweep_images
+from cytopave.flows import clean_scratch, segment_image, sweep_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from prefect.client.schemas.objects import State
 
     from cytopave.flows.housekeeping import Cleaning
     from cytopave.flows.sweep import SweepReport
@@ -92,6 +99,72 @@ def test_one_that_fails_stops_nobody(folder: Path, sweep: Callable[..., SweepRep
         sweep()
     assert stores.listed(folder / "b.zarr") == ["cells"]
     assert stores.listed(folder / "a.zarr") == []
+
+
+def test_which_runs_a_deployment_gets(
+    folder: Path, sweep: Callable[..., SweepReport], prefect_api: str
+) -> None:
+    """None of its runs is ever executed: what becomes of them is said by the test."""
+    write(folder / "a.zarr")
+    idle = "segment-image/idle"
+    with (
+        temporary_settings({PREFECT_API_URL: prefect_api}),
+        get_client(sync_client=True) as client,
+    ):
+        flow_id = client.create_flow(segment_image)
+        client.create_deployment(flow_id, name="idle", parameters={"cluster": "cpu"})
+
+        def look(**kwargs: Any) -> tuple[str, UUID | None]:
+            (row,) = sweep(deployment=idle, **kwargs).images
+            return row.action, UUID(row.run) if row.run else None
+
+        def end(run: UUID | None, state: State[Any]) -> None:
+            assert run is not None
+            client.set_flow_run_state(run, state, force=True)
+
+        assert look(dry_run=True) == ("start", None)
+        action, first = look()
+        assert action == "started"
+        assert look() == ("under way", first)
+        asked = client.read_flow_run(first).parameters  # type: ignore[arg-type]
+        assert asked["tiling"] == TILING.model_dump(mode="json")
+        assert (asked["name"], asked["overwrite"]) == ("cells", False)
+        # One that failed would fail again; people decide.
+        end(first, Failed())
+        assert look() == ("failed before", first)
+        action, second = look(retry_failed=True)
+        assert action == "started"
+        assert second != first
+        # One that crashed is started again, but not for ever.
+        end(second, Crashed())
+        action, third = look()
+        assert action == "started"
+        end(third, Crashed())
+        assert look() == ("failed before", third)
+        # Other parameters, or other pixels, are another matter; so are labels that were deleted.
+        action, other = look(name="others")
+        assert (action, other in (first, second, third)) == ("started", False)
+        end(other, Completed())
+        assert look(name="others")[0] == "started"
+        zarr.open_array(str(folder / "a.zarr" / "s0"))[0, 0] = 7
+        assert look()[0] == "started"
+
+
+def test_two_sweeps_at_once_start_one_run(
+    folder: Path, sweep: Callable[..., SweepReport], prefect_api: str
+) -> None:
+    for number in range(4):
+        write(folder / f"{number}.zarr")
+    with (
+        temporary_settings({PREFECT_API_URL: prefect_api}),
+        get_client(sync_client=True) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        client.create_deployment(client.create_flow(segment_image), name="idle-2")
+        sweeps = [pool.submit(sweep, deployment="segment-image/idle-2") for _ in range(2)]
+        found = [{row.image: row.run for row in s.result().images} for s in sweeps]
+    assert found[0] == found[1]
+    assert None not in found[0].values()
 
 
 @pytest.mark.parametrize(
