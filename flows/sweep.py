@@ -25,6 +25,7 @@ from cytopave.tasks.sweep import (
 )
 
 if TYPE_CHECKING:
+    from cytopave.engine.report import Report
     from cytopave.engine.sweep import Candidate
 
 _OWN = ("image", "name", "output", "overwrite", "segmenter")
@@ -42,6 +43,11 @@ class SweepReport(BaseModel):
 
     folder: str
     images: list[Swept]
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether labels were made here from which tiles were left out."""
+        return any(row.action == "made" and row.note for row in self.images)
 
 
 def _run_name() -> str:
@@ -153,5 +159,7 @@ def _run_here(image: Candidate, parameters: dict[str, Any], *, dry: bool) -> Swe
     state = segment_image(image.url, **parameters, return_state=True)
     run = {"run": str(state.state_details.flow_run_id)}
     if state.is_completed():
-        return Swept(**about, action="made", **run)
+        made: Report = state.result()
+        note = f"incomplete: {made.missing_note()}" if made.missing else ""
+        return Swept(**about, action="made", **run, note=note)
     return Swept(**about, action="failed", **run, note=str(state.result(raise_on_failure=False)))

@@ -34,6 +34,21 @@ def tag_run(*tags: str) -> None:
 
 def show_plan(plan: Plan, gpus: Sequence[Gpu]) -> None:
     """The plan with its memory figures."""
+    parent = flow_run.parent_flow_run_id
+    started_by = f"[another run]({url_for('flow-run', parent)})" if parent else None
+    create_markdown_artifact(
+        plan_page(plan, gpus, started_by=started_by), key="plan", description="What will be done"
+    )
+
+
+def plan_page(plan: Plan, gpus: Sequence[Gpu], *, started_by: str | None = None) -> str:
+    """The plan as Markdown.
+
+    Args:
+        plan: The run.
+        gpus: The GPU of each worker, if the method uses them.
+        started_by: Link to the run that started this one.
+    """
     grid, image = plan.grid, plan.image
     method = plan.segmenter.model_dump(exclude_defaults=True, exclude={"kind", "network", "sha256"})
     facts = {
@@ -46,8 +61,8 @@ def show_plan(plan: Plan, gpus: Sequence[Gpu]) -> None:
         f"{plan.memory.source}",
         "Tile files": f"`{plan.root}`",
     }
-    if parent := flow_run.parent_flow_run_id:
-        facts["Started by"] = f"[another run]({url_for('flow-run', parent)})"
+    if started_by:
+        facts["Started by"] = started_by
     lines = ["| | |", "| --- | --- |", *(f"| {name} | {fact} |" for name, fact in facts.items())]
     if gpus:
         lines += ["", "| worker | GPU | VRAM | free | for a tile |", "| --- " * 5 + "|"]
@@ -58,7 +73,7 @@ def show_plan(plan: Plan, gpus: Sequence[Gpu]) -> None:
         ]
     # A list, which the page wraps: a table with a long line in it is cut off.
     lines += ["", *(f"- {name}: {value}" for name, value in method.items())]
-    create_markdown_artifact("\n".join(lines), key="plan", description="What will be done")
+    return "\n".join(lines)
 
 
 def show_failures(missing: Sequence[Missing], plan: Plan) -> None:

@@ -94,6 +94,7 @@ def runs_under_way(flow_name: str) -> dict[Place, FlowRun]:
     Ask before looking at images: labels that appear meanwhile are then still under way.
     """
     found: dict[Place, FlowRun] = {}
+    seen = 0
     with get_client(sync_client=True) as client:
         while True:
             page = client.read_flow_runs(
@@ -102,8 +103,9 @@ def runs_under_way(flow_name: str) -> dict[Place, FlowRun]:
                     state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNDER_WAY))
                 ),
                 limit=_PAGE,
-                offset=len(found),
+                offset=seen,
             )
+            seen += len(page)
             for run in page:
                 given = run.parameters
                 if "image" in given:

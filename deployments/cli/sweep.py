@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from cytopave.deployments.cli.console import write_json, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Flag, Keeping, Request
+from cytopave.deployments.cli.segment import INCOMPLETE
 from cytopave.engine.errors import PlanError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def sweep(
     request: Request = Request(),  # noqa: B008
     keeping: Keeping = Keeping(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
-) -> None:
+) -> int:
     """Segment every image of a folder that has no labels of that name, or changed since.
 
     Images that are done, or of which a run is under way, are left alone: repeat it at will.
@@ -73,12 +74,13 @@ def sweep(
     )
     if common.json:
         write_json(made.model_dump(mode="json"))
-        return
-    rows = [
-        {"image": row.image, "labels": row.state, "run": row.action, "": row.note}
-        for row in made.images
-    ]
-    write_table(rows, title=f"{len(rows)} images in {folder}")
+    else:
+        rows = [
+            {"image": row.image, "labels": row.state, "run": row.action, "": row.note}
+            for row in made.images
+        ]
+        write_table(rows, title=f"{len(rows)} images in {folder}")
+    return INCOMPLETE if made.incomplete else 0
 
 
 def _further(parameters: dict[str, Any], request: Request, keeping: Keeping) -> dict[str, Any]:
