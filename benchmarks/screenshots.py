@@ -61,7 +61,7 @@ def take(server: Server, folder: Path, out: Path) -> None:
     with server.client() as client:
         deployment = client.read_deployment_by_name(SEGMENT)
     form = f"/deployments/deployment/{deployment.id}/run"
-    browser.do(form, shot="form", height=3900)
+    browser.do(form, shot="form", height=5800)
     # Filled in and sent by mouse and keyboard.
     browser.do(form, fill=str(image), clicks=["Threshold", "Submit"])
     (sent,) = wait_for(lambda: server.runs("segment-image"))
@@ -74,7 +74,7 @@ def take(server: Server, folder: Path, out: Path) -> None:
     for tile in (9, 10):
         key = tile_functions.key_of(field.image[grid[tile].window.slices])
         (notes / key).write_text("error")
-    kwargs = {"folder": str(notes), "seconds": 1.5, "above": ABOVE}
+    kwargs = {"folder": str(notes), "seconds": 5, "above": ABOVE}
     parameters = {
         "image": str(image),
         "name": "nuclei",
@@ -161,7 +161,7 @@ class Browser:
         self.title = seen["title"]
         self.pictures = [tuple(size) for size in seen["pictures"]]
         if shot:
-            small = Pillow.open(file).convert("P", palette=Pillow.Palette.ADAPTIVE, colors=128)
+            small = Pillow.open(file).convert("P", palette=Pillow.Palette.ADAPTIVE, colors=64)
             small.save(file, optimize=True)
             assert file.stat().st_size < BYTES, f"{file} has {file.stat().st_size} bytes"
 
