@@ -2,8 +2,8 @@
 
 * Scratch folders. Every run that uses one holds its lock (`cytopave.engine.scratch.tenancy`); it is
   deleted under that lock.
-* Label images that were never published, and such as were moved aside by one that replaces them.
-  One that a run may be writing is known from the plans in the scratch folders in use.
+* Label images and tables that were never published, and such as were moved aside by one that
+  replaces them. What a run may be writing is known from the plans in the scratch folders in use.
 * Files that a kill left half written.
 
 Hidden folders on remote stores have no locks: there, age alone tells.
@@ -26,14 +26,17 @@ from cytopave.engine.omezarr.folders import PART, Folder
 from cytopave.engine.planning.plan import Plan
 from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER, is_occupied, remove_unoccupied
 from cytopave.engine.search import places
+from cytopave.engine.tables.measurement import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-Kind = Literal["scratch", "unpublished labels", "replaced labels", "partial file"]
+Kind = Literal["scratch", "unpublished", "replaced", "partial file"]
 
-_SCRATCH_NAME = re.compile(r"[0-9a-f]{16}")
-_SCRATCH_HOLDS = re.compile(r"plans|claims|tiles|results|left-out|merge-.*")
+_SCRATCH_NAME = re.compile(r"(table-)?[0-9a-f]{16}")
+_SCRATCH_HOLDS = re.compile(
+    r"plans|claims|tiles|results|left-out|parts|merge-.*|table-[0-9a-f]{16}|[0-9a-f]{16}\.json"
+)
 _STAGING = re.compile(r"\.(.+)\.[0-9a-f]{8}\.staging")
 _REPLACED = re.compile(r"\.(.+)\.replaced")
 
@@ -121,27 +124,33 @@ def _scratch_folders(parent: Path) -> list[Path]:
 
 
 def _stagings(root: Path) -> Iterator[str]:
-    """The unpublished label images that the runs of a scratch folder make."""
-    for path in root.glob("plans/*.json"):
-        try:
-            plan = Plan.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError):
-            continue
-        yield str(plan.target.staging)
+    """The unpublished label images and tables that the runs of a scratch folder make."""
+    kinds: tuple[tuple[str, type[Plan | Measurement]], ...] = (
+        ("plans/*.json", Plan),
+        ("*.json", Measurement),
+        ("table-*/*.json", Measurement),
+    )
+    for pattern, kind in kinds:
+        for path in root.glob(pattern):
+            try:
+                yield str(kind.model_validate_json(path.read_bytes()).target.staging)
+            except (OSError, ValidationError):
+                continue
 
 
 def _in_store(store: Folder, being_made: set[str]) -> Iterator[Leftover]:
-    labels = store / "labels"
-    for name in labels.hidden():
-        folder = labels / name
-        if _STAGING.fullmatch(name):
-            in_use = str(folder) in being_made
-            yield Leftover("unpublished labels", folder, folder.size(), _age(folder), in_use)
-        elif replaced := _REPLACED.fullmatch(name):
-            # A kill between two renames leaves these labels as the only ones.
-            in_use = not (labels / replaced[1]).exists()
-            yield Leftover("replaced labels", folder, folder.size(), _age(folder), in_use)
-    for parent in (labels.local, store.local):
+    groups = (store / "labels", store / "tables")
+    for group in groups:
+        for name in group.hidden():
+            folder = group / name
+            if _STAGING.fullmatch(name):
+                in_use = str(folder) in being_made
+                yield Leftover("unpublished", folder, folder.size(), _age(folder), in_use)
+            elif replaced := _REPLACED.fullmatch(name):
+                # A kill between two renames leaves these as the only ones.
+                in_use = not (group / replaced[1]).exists()
+                yield Leftover("replaced", folder, folder.size(), _age(folder), in_use)
+    for parent in (*(group.local for group in groups), store.local):
         for part in sorted(parent.glob(f".*{PART}")) if parent else ():
             status = part.stat()
             age = time.time() - status.st_ctime

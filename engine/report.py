@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from cytopave.engine.boxes import Box
-from cytopave.engine.seams import AxisSeams
+from cytopave.engine.seams import SeamReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+SEAMS = "Objects that end exactly at the tiles' seams, and at lines inside tiles"
+"""Title of the table of seams."""
+MISSING = "Tiles that failed and were left out"
+"""Title of the table of missing tiles."""
 
 
 class Stage(BaseModel):
@@ -72,7 +78,7 @@ class Report(BaseModel):
         n_reused: Tiles that an earlier attempt had finished.
         digest: The run's digest.
         stages: What was done and how long it took.
-        seams: Objects cut at seams beside control lines, per axis.
+        seams: Objects cut at seams beside control lines and suspects, per axis, and where they are.
         missing: Tiles that failed and were left out, as was asked for.
     """
 
@@ -88,7 +94,7 @@ class Report(BaseModel):
     n_reused: int
     digest: str
     stages: list[Stage]
-    seams: list[AxisSeams]
+    seams: SeamReport
     missing: list[Missing] = []
 
     def provenance(self, plan_facts: dict[str, Any]) -> dict[str, Any]:
@@ -151,8 +157,9 @@ class Report(BaseModel):
                 "end there (control)": a.control.cut,
                 "more than control": round(a.excess, 1),
                 "by chance up to": round(a.chance, 1),
+                "fused suspects": a.suspects,
             }
-            for a in self.seams
+            for a in self.seams.axes
         ]
 
 

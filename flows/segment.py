@@ -20,10 +20,12 @@ from cytopave.engine.report import Missing, Report, Stage
 from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
+from cytopave.engine.tables.planner import plan_run
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.embedded import embedded_flow
 from cytopave.tasks.failures import failed_run, missing_tiles
 from cytopave.tasks.limits import gpu_hosts
+from cytopave.tasks.measure import measure_objects, publish_table
 from cytopave.tasks.merge import (
     resolve_labels,
     scan_groups,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
     from cytopave.engine.gpu.vram import Gpu
     from cytopave.engine.planning.plan import Plan
+    from cytopave.engine.tables.target import TableTarget
 
 
 def _run_name() -> str:
@@ -77,6 +80,7 @@ def segment_image(
     scratch: str | None = None,
     gpu_memory_gb: PositiveFloat | None = None,
     keep_scratch: bool = False,
+    measure: bool = True,
     allow_failed: NonNegativeInt = 0,
 ) -> Report:
     """Segment an image of any size and publish one label image.
@@ -101,6 +105,7 @@ def segment_image(
         scratch: Folder for tile files that all workers share; beside the labels where not given.
         gpu_memory_gb: GiB of the workers' GPUs, where planning cannot see them.
         keep_scratch: Keep the tile files after publication.
+        measure: Measure the objects: a table beside the labels.
         allow_failed: Publish although so many batches of tiles failed.
 
     Raises:
@@ -124,6 +129,7 @@ def segment_image(
         "axes": axes,
         "channels": channels,
         "scratch": Path(scratch) if scratch else settings.scratch,
+        "measure": measure,
     }
     tag_run(f"label:{name}", f"method:{segmenter.kind}")
     with ExitStack() as held:
@@ -146,7 +152,9 @@ def segment_image(
             path = plan.save()
             stay.remove = False
         counts = _merge(plan, path, clock)
-        report = _publish(plan, path, clock, {**counts, "n_reused": reused, "missing": missing})
+        table = _measure(plan, clock) if measure else None
+        facts = {**counts, "n_reused": reused, "missing": missing}
+        report = _publish(plan, path, clock, facts, table)
         show_picture(path)
     show_report(report)
     get_run_logger().info("%d objects in %s", report.n_objects, report.labels_path)
@@ -235,12 +243,24 @@ def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
     return results
 
 
-def _publish(plan: Plan, path: str, clock: _Clock, facts: dict[str, Any]) -> Report:
+def _measure(plan: Plan, clock: _Clock) -> TableTarget:
+    """Measure the objects before anything is published: a run that is killed here goes on here."""
+    with clock.stage("measure") as done:
+        measurement = plan_run(plan)
+        tasks, rows = measure_objects(measurement)
+        done(tasks=tasks, units=rows, unit="objects")
+    return measurement.target
+
+
+def _publish(
+    plan: Plan, path: str, clock: _Clock, facts: dict[str, Any], table: TableTarget | None
+) -> Report:
     with clock.stage("count seams"):
         seams = count_seams(path, tasks=2 * slots())
     report = Report(
         image=plan.image.url,
         labels_path=str(plan.target.published),
+        table_path=str(table.published) if table else None,
         n_tiles=len(plan.grid),
         digest=plan.digest,
         stages=clock.stages,
@@ -249,6 +269,8 @@ def _publish(plan: Plan, path: str, clock: _Clock, facts: dict[str, Any]) -> Rep
     )
     with clock.stage("publish"):
         publish_labels(path, report=report)
+        if table:
+            publish_table(table)
     return report.model_copy(update={"stages": clock.stages})
 
 

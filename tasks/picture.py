@@ -9,8 +9,9 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact
 
 from cytopave.engine.omezarr.image import open_image
-from cytopave.engine.overlay import draw_detail, draw_overlay, jpeg, pixels_to_read
 from cytopave.engine.planning.plan import Plan
+from cytopave.engine.show.detail import draw_detail, jpeg, pixels_to_read
+from cytopave.engine.show.overlay import draw_overlay
 
 _SIDE = 512
 _MOST_PIXELS = 1 << 26

@@ -99,7 +99,7 @@ def show_report(report: Report) -> None:
     """Stages with their throughput, and the seams beside the control lines."""
     found = f"{report.n_objects} objects, of which {report.n_joined} lie on more than one tile"
     create_table_artifact(report.stage_rows(), key="stages", description=f"Throughput. {found}")
-    if report.seams:
+    if report.seams.axes:
         create_table_artifact(
             report.seam_rows(), key="seams", description="Objects that end exactly at tiles' seams"
         )

