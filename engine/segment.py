@@ -65,32 +65,35 @@ def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
     batch = _Batch(plan, tiles)
     with batch.timed("batch"):
         failures, exhausted = _run(batch, tiles)
+    causes = {**exhausted, **failures}
     if exhausted:  # comes first, since it may pass
         release_gpu_memory()  # their frames, now that nothing refers to them
-        raise OutOfMemoryError("; ".join(exhausted + failures))
+        raise OutOfMemoryError("; ".join(causes.values()), causes)
     if failures:
-        raise TileError("; ".join(failures))
+        raise TileError("; ".join(causes.values()), causes)
     batch.work.reused = len(indices) - len(tiles)
     return batch.summary()
 
 
-def _run(batch: _Batch, tiles: list[Tile]) -> tuple[list[str], list[str]]:
+def _run(batch: _Batch, tiles: list[Tile]) -> tuple[dict[int, str], dict[int, str]]:
     """Take the tiles through all stages; returns what failed, and what memory did not suffice for.
+
+    Both by the index of the tile.
 
     Raises:
         LabelError: The function returned something that is not a label image.
     """
-    failures: list[str] = []
-    exhausted: list[str] = []
+    failures: dict[int, str] = {}
+    exhausted: dict[int, str] = {}
     with closing(batch.pipeline().run(tiles)) as outcomes:
         for tile, n, error in outcomes:
             if isinstance(error, LabelError):
                 raise error  # no tile can mend it
             if isinstance(error, OutOfMemoryError):
-                exhausted.append(f"{tile}: {error}")
+                exhausted[tile.index] = f"{tile}: {error}"
             elif error is not None:
-                failures.append(f"{tile}: {type(error).__name__}: {error}")
-                logger.warning("%s", failures[-1], exc_info=error)
+                failures[tile.index] = f"{tile}: {type(error).__name__}: {error}"
+                logger.warning("%s", failures[tile.index], exc_info=error)
             else:
                 batch.work.tiles += 1
                 batch.work.labels += n or 0

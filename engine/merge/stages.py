@@ -100,7 +100,8 @@ def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
             core = painter.paint(tile.index)
             part = tile.core.intersect(block.box)
             labels[part.within(block.box)] = core[part.within(tile.core)]
-            if block.box.contains(tile.core.start):
+            # What ends where a tile is missing says nothing about the seams.
+            if block.box.contains(tile.core.start) and tile.index not in plan.scratch.left_out:
                 seams.add(tile, core)
         return labels
 
