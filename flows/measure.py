@@ -15,7 +15,7 @@ from cytopave.engine.tables.export import check_exports
 from cytopave.engine.tables.planner import is_written, plan_measurement
 from cytopave.engine.tables.report import TableReport
 from cytopave.engine.tables.stages import report_table
-from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.embedded import embedded_flow, untagged
 from cytopave.tasks.measure import measure_objects, publish_table
 from cytopave.tasks.runner import check_no_default_client, make_runner
 
@@ -106,6 +106,7 @@ def _measure(measurement: Measurement, *, keep_scratch: bool) -> None:
     target = measurement.target
     target.check()
     with (
+        untagged(),
         occupied(measurement.root, remove=not keep_scratch),
         claimed(measurement.root, target.published),
     ):

@@ -22,7 +22,7 @@ from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tables.planner import plan_run
 from cytopave.engine.tiling import Tiling
-from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.embedded import embedded_flow, untagged
 from cytopave.tasks.failures import failed_run, missing_tiles
 from cytopave.tasks.limits import gpu_hosts
 from cytopave.tasks.measure import measure_objects, publish_table
@@ -133,6 +133,7 @@ def segment_image(
     }
     tag_run(f"label:{name}", f"method:{segmenter.kind}")
     with ExitStack() as held:
+        held.enter_context(untagged())
         with clock.stage("plan") as done:
             gpus_gb = gpu_memory_gb or settings.gpu_memory_gb
             draft = draft_plan(image, workers=_local_workers(cluster, workers), **request)
