@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from cytopave.engine.errors import SegmenterError
-from cytopave.engine.segmenters import Cellpose, Custom, Segmenter, SegmenterBase, Stored, Threshold
+from cytopave.engine.segmenters import (
+    Cellpose,
+    Custom,
+    Segmenter,
+    SegmenterBase,
+    Stored,
+    Threshold,
+    Watershed,
+)
 
 if TYPE_CHECKING:
     from cytopave.deployments.cli.options import Request
@@ -16,6 +24,7 @@ if TYPE_CHECKING:
 _KINDS: dict[str, type[SegmenterBase]] = {
     "cellpose": Cellpose,
     "threshold": Threshold,
+    "watershed": Watershed,
     "custom": Custom,
     "stored": Stored,
 }

@@ -20,6 +20,9 @@ Flag = Annotated[bool, Parameter(show_default=False)]
 """An option without a value."""
 
 
+type Method = Literal["cellpose", "threshold", "watershed", "stardist", "custom", "stored"]
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Common:
@@ -38,7 +41,9 @@ class Request:
 
     name: str = "cells"
     """Name of the label image."""
-    segmenter: Literal["cellpose", "threshold", "stardist", "custom", "stored"] | None = None
+    segmenter: (
+        Literal["cellpose", "threshold", "watershed", "stardist", "custom", "stored"] | None
+    ) = None
     """Method; 'custom' where a function is given, else 'cellpose'."""
     function: str | None = None
     """Your own function, package.module:name; modules of this folder can be named."""

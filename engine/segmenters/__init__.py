@@ -9,8 +9,11 @@ from cytopave.engine.segmenters.cellpose import Cellpose
 from cytopave.engine.segmenters.custom import Custom
 from cytopave.engine.segmenters.stored import Stored
 from cytopave.engine.segmenters.threshold import Threshold
+from cytopave.engine.segmenters.watershed import Watershed
 
-Segmenter = Annotated[Threshold | Cellpose | Custom | Stored, Field(discriminator="kind")]
+Segmenter = Annotated[
+    Threshold | Watershed | Cellpose | Custom | Stored, Field(discriminator="kind")
+]
 """Any of the methods, told apart by `kind`."""
 
 __all__ = [
@@ -21,4 +24,5 @@ __all__ = [
     "SegmenterBase",
     "Stored",
     "Threshold",
+    "Watershed",
 ]
