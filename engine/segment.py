@@ -91,6 +91,8 @@ def _segment_tile(
     labels, segmenter = _call(segmenter, pixels, _place(plan, tile), tile)
     since = work.timed("segment", since)
     dense, n = checked(labels, tile.window.shape, f"{segmenter.title}, on {tile},")
+    if plan.foreground is not None:
+        dense, n = plan.foreground.clipped(dense, n, time=tile.time, window=tile.window)
     plan.scratch.commit(plan.grid, tile, dense)
     work.timed("commit", since)
     work.tiles += 1

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import numpy as np
 from distributed import KilledWorker
 from prefect import get_run_logger
 from prefect.runtime import flow_run
@@ -16,6 +17,7 @@ from cytopave.blocks.cluster import resolve_cluster
 from cytopave.engine.errors import LabelError, TileError
 from cytopave.engine.merge import Merge
 from cytopave.engine.planning.budget import gpu_budget, host_budget
+from cytopave.engine.planning.foreground import Mask  # noqa: TC001  Prefect reads the annotation
 from cytopave.engine.planning.planner import draft_plan
 from cytopave.engine.report import Report, Stage
 from cytopave.engine.scratch.tenancy import claimed, occupied
@@ -23,6 +25,7 @@ from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.foreground import tiles_with_foreground
 from cytopave.tasks.merge import (
     resolve_labels,
     scan_groups,
@@ -71,6 +74,9 @@ def segment_image(
     channels: Annotated[
         list[int | str] | None, Field(description="Channels by number or name; None: all.")
     ] = None,
+    mask: Annotated[
+        Mask | None, Field(description="Where to segment at all; None: everywhere.")
+    ] = None,
     tiling: Annotated[Tiling, Field(description="Tile and halo.")] = Tiling(),  # noqa: B008
     merge: Annotated[Merge, Field(description="When two labels are one object.")] = Merge(),  # noqa: B008
     cluster: Annotated[
@@ -111,6 +117,7 @@ def segment_image(
         "level": level,
         "axes": axes,
         "channels": channels,
+        "mask": mask,
         "scratch": Path(scratch) if scratch else settings.scratch,
     }
     with clock.stage("plan") as done:
@@ -120,9 +127,12 @@ def segment_image(
     show_plan(plan)
     with occupied(plan.root, remove=not keep_scratch), claimed(plan.root, plan.target.published):
         path = plan.save()
-        reused = _segment(plan, path, clock)
+        wanted = _foreground(plan, path, clock)
+        reused = _segment(plan, path, clock, wanted)
         counts = _merge(plan, path, clock)
-        report = _publish(plan, path, clock, {**counts, "n_reused": reused})
+        report = _publish(
+            plan, path, clock, {**counts, "n_reused": reused, "n_skipped": int((~wanted).sum())}
+        )
     show_report(report)
     get_run_logger().info("%d objects in %s", report.n_objects, report.labels_path)
     return report
@@ -139,20 +149,32 @@ def _plan(image: str, request: dict[str, Any], at_least: int, assumed_gb: float 
     """Refuse bad requests before any worker starts; then plan for the workers that came."""
     draft = draft_plan(image, workers=at_least, **request)
     # What was found out about the whole image need not be found out again.
-    request = {**request, "segmenter": draft.segmenter}
+    request = {**request, **draft.settled}
     workers = slots()
     gpus = probe_workers(assumed_gb=assumed_gb) if draft.segmenter.uses_gpu else []
     budget = gpu_budget(gpus, assumed_gb=assumed_gb) if gpus else host_budget(workers)
     return plan_tiles(image, budget=budget, workers=workers, request=request)
 
 
-def _segment(plan: Plan, path: str, clock: _Clock) -> int:
+def _foreground(plan: Plan, path: str, clock: _Clock) -> np.ndarray:
+    """Which tiles are to be segmented, ``(tiles,)`` bool; the others are finished by now."""
+    if plan.foreground is None:
+        return np.ones(len(plan.grid), bool)
+    with clock.stage("foreground") as done:
+        wanted = tiles_with_foreground(plan, path)
+        done(units=len(wanted) - int(wanted.sum()), unit="tiles skipped")
+    return wanted
+
+
+def _segment(plan: Plan, path: str, clock: _Clock, wanted: np.ndarray) -> int:
     """Segment all batches; returns the number of tiles that were finished before."""
     failures: dict[int, str] = {}
     # Counted beforehand: a batch whose result is persisted tells of the run that computed it.
-    reused = len(plan.scratch.finished())
-    batches = range(len(plan.batches))
-    with clock.stage("segment") as done, progress("tiles", len(plan.grid), key="tiles") as advance:
+    reused = sum(bool(wanted[i]) for i in plan.scratch.finished())
+    sizes = {b: int(wanted[list(tiles)].sum()) for b, tiles in enumerate(plan.batches)}
+    batches = [batch for batch, size in sizes.items() if size]
+    total = sum(sizes.values())
+    with clock.stage("segment") as done, progress("tiles", total, key="tiles") as advance:
         for batch, _, error in run_window(
             lambda b: segment_task(plan, b), batches, window=slots(), plan_path=path
         ):
@@ -160,8 +182,8 @@ def _segment(plan: Plan, path: str, clock: _Clock) -> int:
                 raise error  # every tile would end so
             if error is not None:
                 failures[batch] = _why(plan, batch, error)
-            advance(len(plan.batches[batch]))
-        done(tasks=len(batches), units=len(plan.grid) - reused, unit="tiles")
+            advance(sizes[batch])
+        done(tasks=len(batches), units=total - reused, unit="tiles")
     if failures:
         show_failures(failures, plan)
         shown = "; ".join(list(failures.values())[:5])

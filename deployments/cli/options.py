@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from cytopave.engine.errors import ImageError, PlanError
 
 if TYPE_CHECKING:
+    from cytopave.engine.planning.foreground import Mask
     from cytopave.engine.tiling import Tiling
 
 
@@ -65,6 +66,14 @@ class Request:
     """Axes of a plain zarr array, such as zyx."""
     channels: str | None = None
     """Channels by number or name, such as 0,1 or DAPI (or a JSON list); all where not given."""
+    mask: str | None = None
+    """Where to segment at all: a label image of the same field of view, 'otsu', or a value."""
+    mask_level: int | None = None
+    """Level of the pyramid: the mask's, or the image's for a threshold; a coarse one otherwise."""
+    mask_dark: Flag = False
+    """What is not brighter than the threshold is foreground: for bright field."""
+    clip: Flag = False
+    """Remove what is labelled outside the mask, too, instead of skipping tiles only."""
     output: str | None = None
     """Store that gets labels/NAME; the image's own where not given."""
     overwrite: Flag = False
@@ -107,6 +116,7 @@ class Request:
             "level": self.level,
             "axes": self.axes,
             "channels": self._channels(),
+            "mask": self._mask(),
             "scratch": scratch,
         }
 
@@ -120,6 +130,28 @@ class Request:
         if isinstance(halo, tuple) and len(halo) == 1:
             return Tiling(tile=tile, halo=halo[0])
         return Tiling(tile=tile, halo=halo)
+
+    def _mask(self) -> Mask | None:
+        from pydantic import ValidationError
+
+        from cytopave.engine.planning.foreground import Mask
+
+        further = {"level": self.mask_level, "dark": self.mask_dark, "clip": self.clip}
+        given = {
+            name: value
+            for name, value in further.items()
+            if value is not None and value is not False
+        }
+        if self.mask is None:
+            if given:
+                raise ImageError("--mask-level, --mask-dark and --clip say more of a --mask")
+            return None
+        try:
+            mask = Mask.model_validate(self.mask)
+            return Mask.model_validate({**mask.model_dump(), **given})
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ImageError(f"--mask {self.mask}: {reason}") from None
 
     def _channels(self) -> list[int | str] | None:
         if self.channels is None:

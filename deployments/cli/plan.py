@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cytopave.engine.planning.plan import Plan
 
 _MOST_COUNTED = 50_000  # tiles; counting takes about a millisecond each
+_MOST_BLOCKS = 16  # of a mask; each takes up to half a second to look at
 
 
 def plan(
@@ -55,7 +56,7 @@ def _final_plan(image: str, request: Request) -> tuple[Plan, int]:
         workers=workers,
         assumed_gb=request.gpu_memory_gb or settings.gpu_memory_gb,
     )
-    parameters["segmenter"] = draft.segmenter
+    parameters |= draft.settled
     made = make_plan(
         image, budget=budget, workers=workers, batch_seconds=settings.batch_seconds, **parameters
     )
@@ -75,6 +76,7 @@ def plan_facts(made: Plan, *, workers: int) -> dict[str, Any]:
         "labels": str(made.target.published),
         "digest": made.digest,
         "segmenter": made.segmenter.provenance(),
+        **_masked(made),
         "tiles": len(grid),
         "grid": list(grid.counts),
         "times": grid.times,
@@ -92,6 +94,17 @@ def plan_facts(made: Plan, *, workers: int) -> dict[str, Any]:
         "scratch": {"folder": str(made.root), "at_most": _scratch_bytes(made)},
         "chunks": _chunks(made),
     }
+
+
+def _masked(made: Plan) -> dict[str, Any]:
+    """What decides which tiles are segmented, and how many are not; nothing without a mask."""
+    if made.foreground is None:
+        return {}
+    blocks = made.foreground.blocks()
+    skipped = None
+    if len(blocks) <= _MOST_BLOCKS:
+        skipped = len(made.grid) - int(made.foreground.tiles(made.grid, blocks).sum())
+    return {"mask": made.foreground.provenance(), "skipped_tiles": skipped}
 
 
 def _scratch_bytes(made: Plan) -> int:
@@ -126,6 +139,7 @@ def _lines(facts: dict[str, Any]) -> dict[str, object]:
         **({"channels": ", ".join(facts["channels"])} if facts["channels"] else {}),
         "segmenter": ", ".join(f"{k}={v}" for k, v in method.items()),
         "labels": facts["labels"],
+        **_mask_line(facts),
         "tiles": f"{facts['tiles']} ({_by(facts['grid'])}{times}) of {_by(facts['tile'])} pixels, "
         f"halo {_by(facts['halo'])}" + (f"; {finished} are finished" if finished else ""),
         "batches": f"{facts['batches']} of up to {facts['tiles_per_batch']} tiles, "
@@ -137,6 +151,15 @@ def _lines(facts: dict[str, Any]) -> dict[str, object]:
         if chunks
         else "not counted for so many tiles",
     }
+
+
+def _mask_line(facts: dict[str, Any]) -> dict[str, object]:
+    if "mask" not in facts:
+        return {}
+    options = ", ".join(f"{k}={v}" for k, v in facts["mask"].items() if k != "digest")
+    skipped = facts["skipped_tiles"]
+    count = "so large that tiles are counted by the run" if skipped is None else f"{skipped} tiles"
+    return {"mask": f"{options}; skipped: {count}"}
 
 
 def _by(lengths: list[int]) -> str:

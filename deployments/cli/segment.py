@@ -50,7 +50,7 @@ def run_flow(image: str, request: Request, *, keep_scratch: bool, common: Common
     parameters = request.parameters()
     draft = draft_plan(image, workers=request.sharing, **parameters)
     # What is known of the whole image by now need not be found out again.
-    parameters["segmenter"] = draft.segmenter
+    parameters |= draft.settled
     parameters["scratch"] = str(parameters["scratch"]) if parameters["scratch"] else None
     prepare_prefect(verbose=common.verbose)
     if not is_saved(request.cluster):
@@ -81,10 +81,11 @@ def show(made: Report, **further: object) -> None:
     """
     from cytopave.engine.report import SEAMS
 
+    skipped = f", {made.n_skipped} of them skipped: no foreground" if made.n_skipped else ""
     reused = f" ({made.n_reused} of them finished before)" if made.n_reused else ""
     facts = {
         "objects": f"{made.n_objects}, of which {made.n_joined} lie on more than one tile",
-        "tiles": f"{made.n_tiles}{reused}",
+        "tiles": f"{made.n_tiles}{skipped}{reused}",
         "labels": made.labels_path,
         "report": f"in their attributes: cytopave report {made.labels_path}",
     }

@@ -7,13 +7,14 @@ import json
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from cytopave.engine.merge import Merge
 from cytopave.engine.omezarr.image import Image
 from cytopave.engine.omezarr.labels import LabelTarget
+from cytopave.engine.planning.foreground import Foreground
 from cytopave.engine.scratch.archive import write_bytes
 from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.segmenters import Segmenter
@@ -56,6 +57,7 @@ class Plan(BaseModel):
         batch: Tiles per axis in one task.
         memory: Need and budget of one tile.
         root: The run's scratch folder.
+        foreground: What decides which tiles are segmented; None: all are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,11 +72,18 @@ class Plan(BaseModel):
     batch: tuple[int, ...]
     memory: Memory
     root: Path
+    foreground: Foreground | None = None
 
     @property
     def scratch(self) -> Scratch:
         """The tile files."""
         return Scratch(self.root)
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Arguments of `make_plan` with what was found out about the whole image in them."""
+        mask = self.foreground.asked if self.foreground else None
+        return {"segmenter": self.segmenter, "mask": mask}
 
     @property
     def batches(self) -> Sequence[tuple[int, ...]]:
@@ -111,7 +120,13 @@ class Plan(BaseModel):
 
 
 def tile_digest(
-    content: str, *, level: int, channels: tuple[int, ...], grid: Grid, segmenter: Segmenter
+    content: str,
+    *,
+    level: int,
+    channels: tuple[int, ...],
+    grid: Grid,
+    segmenter: Segmenter,
+    foreground: str | None = None,
 ) -> str:
     """Digest of all that a tile's labels depend on: 64 hexadecimal digits.
 
@@ -121,6 +136,7 @@ def tile_digest(
         channels: Those that the segmenter gets.
         grid: The tiles.
         segmenter: Resolved.
+        foreground: Digest of what decides which tiles are segmented, if anything does.
     """
     facts = {
         "code": CODE_VERSION,
@@ -129,6 +145,7 @@ def tile_digest(
         "channels": channels,
         "grid": [grid.shape, grid.tile, grid.halo, grid.times],
         "segmenter": segmenter.digest(),
+        **({"foreground": foreground} if foreground else {}),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -7,6 +7,7 @@ import pytest
 
 from cytopave.deployments.cli.options import Request
 from cytopave.engine.errors import PlanError, SegmenterError, UserError
+from cytopave.engine.planning.foreground import Mask
 from cytopave.engine.segmenters import Cellpose, Custom, Threshold
 from cytopave.engine.tiling import Tiling
 
@@ -98,6 +99,35 @@ def test_lengths_and_numbers_that_cannot_be(options: dict[str, Any]) -> None:
 )
 def test_channels(text: str | None, expected: list[int | str] | None) -> None:
     assert Request(channels=text).parameters()["channels"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, None),
+        ({"mask": "otsu"}, Mask(threshold="otsu")),
+        (
+            {"mask": "500", "mask_level": 0, "mask_dark": True},
+            Mask(threshold=500, level=0, dark=True),
+        ),
+        ({"mask": "tissue.zarr", "clip": True}, Mask(image="tissue.zarr", clip=True)),
+    ],
+)
+def test_masks(options: dict[str, Any], expected: Mask | None) -> None:
+    assert Request(**options).parameters()["mask"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"clip": True}, "say more of a --mask"),
+        ({"mask": "tissue.zarr", "mask_dark": True}, "--mask tissue.zarr: dark belongs to a"),
+        ({"mask": "otsu", "mask_level": -1}, "--mask otsu: Input should be greater"),
+    ],
+)
+def test_masks_that_cannot_be(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        Request(**options).parameters()
 
 
 def test_channels_that_are_no_list() -> None:

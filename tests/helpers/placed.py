@@ -30,6 +30,7 @@ class Run:
     grid: Grid
     segmenter: SegmenterBase
     scratch: Scratch
+    foreground: None = None
 
 
 def segmented(

@@ -171,7 +171,8 @@ def test_tiled_it_is_the_untiled_result_for_clumps_within_the_halo(
 
 def _longest(mask: np.ndarray) -> int:
     labels, _ = ndimage.label(mask, np.ones((3, 3)))
-    return max(max(s.stop - s.start for s in box) for box in ndimage.find_objects(labels))
+    boxes = ndimage.find_objects(labels)
+    return max(int(s.stop - s.start) for box in boxes for s in box)
 
 
 def test_real_nuclei_tiled_and_untiled(image_of: ImageOf, tmp_path: Path) -> None:
