@@ -9,6 +9,7 @@ from cytopave.deployments.cli.clusters import expected_workers, is_saved
 from cytopave.deployments.cli.console import say, write_facts, write_json, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Keeping, Request
+from cytopave.deployments.cli.segment_plate import Wells, refuse_wells, run_plate, show_plate
 
 if TYPE_CHECKING:
     from cytopave.engine.report import Report
@@ -20,18 +21,30 @@ def segment(
     *,
     request: Request = Request(),  # noqa: B008
     keeping: Keeping = Keeping(),  # noqa: B008
+    wells: Wells = Wells(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
 ) -> None:
-    """Segment an image of any size and publish one label image.
+    """Segment an image of any size and publish one label image; of a plate, one in each image.
 
     Interrupted or failed, the same command resumes: finished tiles are not computed again.
 
     Args:
-        image: OME-Zarr image or zarr array: a path or URL.
+        image: OME-Zarr image or plate, or zarr array: a path or URL.
         request: What to segment and how.
         keeping: What becomes of tile files.
+        wells: Which part of a plate.
         common: Options of every command.
     """
+    from cytopave.engine.omezarr.plate import is_plate
+
+    if is_plate(image):
+        plate = run_plate(image, request, keeping=keeping, wells=wells, common=common)
+        if common.json:
+            write_json(plate.model_dump(mode="json"))
+        else:
+            show_plate(plate)
+        return
+    refuse_wells(wells)
     made = run_flow(image, request, keep_scratch=keeping.keep_scratch, common=common)
     if common.json:
         write_json(made.model_dump(mode="json"))

@@ -31,6 +31,7 @@ from cytopave.engine.segmenters.cellpose_memory import cellpose_footprint
 from cytopave.engine.segmenters.intensities import intensity_ranges
 from cytopave.engine.segmenters.kept import Kept
 from cytopave.engine.segmenters.memory import Footprint, cellpose_rule
+from cytopave.engine.segmenters.voxels import anisotropy
 
 if TYPE_CHECKING:
     from cytopave.engine.boxes import Box
@@ -101,9 +102,9 @@ class Cellpose(SegmenterBase):
         False
     )
     anisotropy: Annotated[
-        PositiveFloat,
-        Field(description="Distance of planes in pixels; 2 where Z is sampled half as densely."),
-    ] = 1.0
+        PositiveFloat | None,
+        Field(description="Distance of planes in pixels, for do_3D. Empty: from the voxel size."),
+    ] = None
     flow3D_smooth: Annotated[
         tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat],
         Field(
@@ -197,6 +198,7 @@ class Cellpose(SegmenterBase):
             "niter": self.niter or max(1, int(200 / self._rescale(network))),
             "sha256": network.sha256,
             "network": network,
+            "anisotropy": self.anisotropy or (anisotropy(image) if self.do_3D else 1.0),
             "use_bfloat16": self.use_bfloat16 and network.generation == 4,
             "path": placed.resolved_path(self.path, network, volume=self.do_3D),
         }
@@ -270,7 +272,7 @@ class Cellpose(SegmenterBase):
             niter=self.niter,
             batch_size=self.patch_batch,
             volume=self.do_3D,
-            anisotropy=self.anisotropy,
+            anisotropy=self.anisotropy or 1.0,
             flow3D_smooth=self.flow3D_smooth,
         )
 

@@ -25,7 +25,7 @@ TILING = Tiling(tile=(64, 64), halo=16)
 def tissue(shape: tuple[int, int]) -> np.ndarray:
     """A disc in a corner: about a third of the tiles have part in it."""
     y, x = np.ogrid[: shape[0], : shape[1]]
-    return np.hypot(y - 130, x - 150) < 110
+    return np.asarray(np.hypot(y - 130, x - 150) < 110)
 
 
 def write(folder: Path) -> tuple[Path, Path, np.ndarray]:

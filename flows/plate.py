@@ -1,0 +1,187 @@
+"""The flow that segments all wells of a plate: one run, one task a well."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from prefect import get_run_logger
+from prefect.artifacts import create_table_artifact
+from prefect.runtime import flow_run
+from pydantic import Field
+
+from cytopave.engine.errors import PlanError, TileError
+from cytopave.engine.merge import Merge
+from cytopave.engine.omezarr.plate import open_plate
+from cytopave.engine.planning.budget import gpu_budget, host_budget
+from cytopave.engine.planning.foreground import Mask  # noqa: TC001  Prefect reads the annotation
+from cytopave.engine.planning.planner import draft_plan
+from cytopave.engine.plate_report import PlateReport
+from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER
+from cytopave.engine.segmenters import Cellpose, Segmenter
+from cytopave.engine.settings import load_settings
+from cytopave.engine.tiling import Tiling
+from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.plate import failed_well, segment_well
+from cytopave.tasks.probe import probe_workers
+from cytopave.tasks.progress import progress
+from cytopave.tasks.retry import retrying
+from cytopave.tasks.runner import check_no_default_client, make_runner, slots
+from cytopave.tasks.window import run_window
+
+if TYPE_CHECKING:
+    from cytopave.engine.omezarr.plate import Plate
+    from cytopave.engine.planning.budget import Budget
+    from cytopave.engine.planning.plan import Plan
+    from cytopave.engine.plate_report import WellResult
+
+_SHOWN = 5
+
+
+def _run_name() -> str:
+    parameters = flow_run.parameters
+    return f"{Path(str(parameters['plate'])).name} -> {parameters['name']}"
+
+
+@embedded_flow(
+    name="segment-plate",
+    flow_run_name=_run_name,
+    task_runner=make_runner(),
+    persist_result=False,
+    validate_parameters=True,
+)
+def segment_plate(
+    plate: Annotated[str, Field(description="OME-Zarr plate: a path or URL.")],
+    *,
+    wells: Annotated[
+        list[str] | None, Field(description="Wells, such as 'A/1' or 'A1'; None: all.")
+    ] = None,
+    segmenter: Annotated[Segmenter, Field(description="Method and its options.")] = Cellpose(),  # noqa: B008
+    name: Annotated[str, Field(description="Name of each image's label image.")] = "cells",
+    overwrite: Annotated[bool, Field(description="Replace label images of that name.")] = False,
+    level: Annotated[int, Field(description="Pyramid level to segment; 0 is the finest.")] = 0,
+    channels: Annotated[
+        list[int | str] | None, Field(description="Channels by number or name; None: all.")
+    ] = None,
+    mask: Annotated[
+        Mask | None, Field(description="Threshold of where to segment at all; None: everywhere.")
+    ] = None,
+    tiling: Annotated[Tiling, Field(description="Tile and halo.")] = Tiling(),  # noqa: B008
+    merge: Annotated[Merge, Field(description="When two labels are one object.")] = Merge(),  # noqa: B008
+    cluster: Annotated[
+        str, Field(description="auto, cpu, nvlink, capacity, tcp://..., or a saved block's name.")
+    ] = "auto",
+    workers: Annotated[int | None, Field(description="Number of workers.", ge=1)] = None,
+    scratch: Annotated[
+        str | None, Field(description="Folder for tile files that all workers share.")
+    ] = None,
+    gpu_memory_gb: Annotated[
+        float | None, Field(description="GiB of the GPUs where planning cannot see them.", gt=0)
+    ] = None,
+) -> PlateReport:
+    """Segment every image of a plate, and publish a label image in each.
+
+    Intensity ranges and thresholds that are not given come from each image by itself. Run again
+    with the same parameters after a failure: finished images are not computed again.
+
+    Raises:
+        UserError: The request cannot be carried out; nothing has been computed.
+        TileError: Some images failed; all others are published.
+    """
+    start = time.perf_counter()
+    check_no_default_client(cluster)
+    settings = load_settings()
+    found = open_plate(plate, wells=wells)
+    assumed = gpu_memory_gb or settings.gpu_memory_gb
+    request: dict[str, Any] = {
+        "segmenter": segmenter,
+        "name": name,
+        "overwrite": overwrite,
+        "level": level,
+        "channels": channels,
+        "mask": mask,
+        "tiling": tiling,
+        "merge": merge,
+        "batch_seconds": settings.batch_seconds,
+        "scratch": plate_scratch(found, scratch or settings.scratch),
+    }
+    draft = check_plate(found, request)
+    request |= {"budget": _budget(draft.segmenter, assumed), "workers": 1}
+    report = PlateReport(
+        plate=found.url,
+        name=name,
+        wells=_segment(found, request),
+        missing=list(found.missing),
+        seconds=time.perf_counter() - start,
+    )
+    _show(report)
+    return report
+
+
+def plate_scratch(plate: Plate, asked: str | Path | None) -> Path | None:
+    """Folder of the tile files: as asked, else beside the plate, where no reader takes it for one.
+
+    None for a remote plate.
+    """
+    if asked is not None:
+        return Path(asked)
+    return None if "://" in plate.url else Path(plate.url).parent / DEFAULT_FOLDER
+
+
+def check_plate(plate: Plate, request: dict[str, Any]) -> Plan:
+    """Refuse what cannot work before any worker starts; returns the first image's draft plan.
+
+    Raises:
+        UserError: The request cannot be carried out.
+    """
+    mask: Mask | None = request["mask"]
+    if mask is not None and mask.image is not None:
+        raise PlanError(
+            "a mask image shows one field of view, and a plate has many: give a threshold"
+        )
+    image = plate.image(plate.wells[0].fields[0])
+    # Whether a name is taken is seen image by image: labels of this very request may stay.
+    return draft_plan(image, workers=1, **{**request, "overwrite": True})
+
+
+def _budget(segmenter: Segmenter, assumed_gb: float | None) -> Budget:
+    gpus = probe_workers(assumed_gb=assumed_gb) if segmenter.uses_gpu else []
+    return gpu_budget(gpus, assumed_gb=assumed_gb) if gpus else host_budget(slots())
+
+
+def _segment(plate: Plate, request: dict[str, Any]) -> list[WellResult]:
+    results: dict[str, WellResult] = {}
+    task = retrying(segment_well)
+    with progress("wells", len(plate.wells), key="wells") as advance:
+        for well, result, error in run_window(
+            lambda _: task, plate.wells, window=slots(), plate=plate.url, request=request
+        ):
+            if error is not None:
+                result = failed_well(well, error)
+            assert result is not None
+            results[well.name] = result
+            advance(1)
+    return [results[well.name] for well in plate.wells]
+
+
+def _show(report: PlateReport) -> None:
+    """Leave the result in the UI and the log.
+
+    Raises:
+        TileError: Some images failed.
+    """
+    log = get_run_logger()
+    create_table_artifact(
+        report.rows(), key="wells", description=f"{report.n_objects} objects named {report.name}"
+    )
+    if gone := [*report.missing, *report.missing_fields]:
+        log.warning("not there, although the plate's metadata name them: %s", ", ".join(gone))
+    if report.failed:
+        total = sum(len(well.fields) for well in report.wells)
+        shown = "; ".join(f"{f.field}: {f.error}" for f in report.failed[:_SHOWN])
+        raise TileError(
+            f"{len(report.failed)} of {total} images failed, the others are published; the same "
+            f"command tries only these again. {shown}"
+        )
+    log.info("%d objects in %d wells of %s", report.n_objects, len(report.wells), report.plate)
