@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cytopave.deployments.cli.calibrate import Calibrating, calibrate
 from cytopave.deployments.cli.clusters import expected_workers
 from cytopave.deployments.cli.console import GIB, write_facts, write_json
 from cytopave.deployments.cli.environment import prepare_prefect
-from cytopave.deployments.cli.options import Common, Keeping, Request
+from cytopave.deployments.cli.options import Common, Keeping, Request, check_positive
 
 if TYPE_CHECKING:
     from cytopave.engine.planning.plan import Plan
@@ -22,16 +23,22 @@ def plan(
     *,
     request: Request = Request(),  # noqa: B008
     keeping: Keeping = Keeping(),  # noqa: B008
+    calibrating: Calibrating = Calibrating(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
 ) -> None:
-    """Show the tiles, the memory and the reads of a run, without running it.
+    """Show the tiles, the memory and the reads of a run, without running it; or choose a halo.
 
     Args:
         image: OME-Zarr image or zarr array: a path or URL.
         request: What ``segment`` would be given.
         keeping: Of no consequence here.
+        calibrating: How a halo is found from the data.
         common: Options of every command.
     """
+    if calibrating.calibrate:
+        check_positive(crop=calibrating.crop)
+        calibrate(image, request, crop=calibrating.crop, json=common.json)
+        return
     prepare_prefect(verbose=common.verbose)
     made, workers = _final_plan(image, request)
     facts = plan_facts(made, workers=workers)

@@ -218,7 +218,7 @@ class Foreground(BaseModel):
         ]
         found = np.zeros((self.source.n_times, *grid.counts), bool)
         for time, box in blocks:
-            mask = self._read(time, box)
+            mask = self.read(time, box)
             if mask.any():
                 _mark(found[time], mask, box, spans)
         return np.broadcast_to(found, (grid.times, *grid.counts)).ravel()
@@ -258,11 +258,22 @@ class Foreground(BaseModel):
             lay.at(a, b) for lay, a, b in zip(self.overlays, window.start, window.stop, strict=True)
         ]
         box = Box(tuple(int(c[0]) for c in covered), tuple(int(c[-1]) + 1 for c in covered))
-        mask = self._read(min(time, self.source.n_times - 1), box)
+        mask = self.read(min(time, self.source.n_times - 1), box)
         return mask[np.ix_(*(c - a for c, a in zip(covered, box.start, strict=True)))]
 
-    def _read(self, time: int, box: Box) -> np.ndarray:
-        """The mask in a box of the source, given and returned along the image's spatial axes."""
+    def read(self, time: int, box: Box) -> np.ndarray:
+        """What is foreground in a box of the source.
+
+        Args:
+            time: Time point of the source.
+            box: In its pixels, along the image's spatial axes ([Z], Y, X).
+
+        Returns:
+            Bool of the box's shape.
+
+        Raises:
+            CorruptError: A chunk of the source is truncated or damaged.
+        """
         n = len(self.source.spatial_shape)
         # One has Z and the other has not: then the one that has it has one plane, or is on all.
         start, stop = ((0,) * (n - len(c)) + c[-n:] for c in (box.start, box.stop))

@@ -401,3 +401,21 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_resumes(image: Path) -> N
     done = subprocess.run(tokens, capture_output=True, text=True, timeout=300, check=True)
     assert json.loads(done.stdout)["n_reused"] == finished
     assert len(list(Path("calls").iterdir())) - calls == 25 - finished
+
+
+def test_plan_chooses_a_halo_from_the_data(command: Command, image: Path) -> None:
+    tokens = ("--segmenter", "watershed", "--calibrate", "--crop", 256)
+    ended = command("plan", image, *tokens, "--json")
+    assert ended.status == 0, ended.err
+    facts = json.loads(ended.out)
+    assert facts["invisible"]
+    assert facts["trials"][-1]["changed"] == 0
+    assert facts["command"].startswith(f"cytopave segment {image} --segmenter watershed --tile ")
+    table = command("plan", image, *tokens)
+    assert table.status == 0, table.err
+    assert "the shortest of these that changes no object" in table.out
+    assert facts["command"] in table.out
+    assert not (image / "labels").exists()
+    bad = command("plan", image, "--segmenter", "threshold", "--calibrate", "--crop", -1)
+    assert bad.status == 2
+    assert "--crop -1 must be a number larger than 0" in bad.err

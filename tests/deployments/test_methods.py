@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cytopave.deployments.cli.calibrate import command_line
 from cytopave.deployments.cli.options import Request
 from cytopave.engine.errors import PlanError, SegmenterError, UserError
 from cytopave.engine.planning.foreground import Mask
@@ -133,3 +134,20 @@ def test_masks_that_cannot_be(options: dict[str, Any], says: str) -> None:
 def test_channels_that_are_no_list() -> None:
     with pytest.raises(UserError, match="is not a JSON list"):
         Request(channels="[a").parameters()
+
+
+def test_the_command_that_calibration_recommends() -> None:
+    request = Request(
+        name="my cells",
+        segmenter="watershed",
+        set=("depth=2", "sigma=0"),
+        tile="512",
+        halo="auto",
+        clip=True,
+        mask="otsu",
+        workers=3,
+    )
+    assert command_line("scan.zarr", request, tile=(512, 512), halo=(24, 24)) == (
+        "cytopave segment scan.zarr --name 'my cells' --segmenter watershed --set depth=2 "
+        "--set sigma=0 --mask otsu --clip --workers 3 --tile 512,512 --halo 24,24"
+    )
