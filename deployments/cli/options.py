@@ -49,7 +49,8 @@ class Request:
     function: str | None = None
     """Your own function, package.module:name; modules of this folder can be named."""
     model: str | None = None
-    """Cellpose's model: a name, a file, or 'nuclei-tiny' (for demos and tests only)."""
+    """Cellpose's model: a name, a file, or 'nuclei-tiny' (for demos and tests only); or the folder
+    of StarDist's."""
     diameter: float | None = None
     """Typical diameter of an object in pixels."""
     set: Annotated[tuple[str, ...], Parameter(name="--set", show_default=False)] = ()

@@ -58,7 +58,7 @@ def test_entries_of_a_table_are_set_one_by_one() -> None:
         ((), {"segmenter": "threshold", "function": "m:f"}, "--function does not apply"),
         ((), {"segmenter": "threshold", "diameter": 3.0}, "--diameter does not apply"),
         ((), {"segmenter": "custom"}, "needs --function"),
-        ((), {"segmenter": "stardist"}, "not available in this version"),
+        ((), {"segmenter": "stardist"}, "needs --model, the folder of its network"),
     ],
 )
 def test_what_does_not_fit_is_named(

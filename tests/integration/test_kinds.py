@@ -17,7 +17,6 @@ from cytopave.engine import samples
 from cytopave.engine.errors import ImageError
 from cytopave.engine.omezarr.image import open_image
 from cytopave.engine.planning.foreground import Mask
-from cytopave.engine.score import match
 from cytopave.engine.segmenters import Custom, Watershed
 from cytopave.engine.tiling import Tiling
 
@@ -51,7 +50,7 @@ def test_a_time_series_of_a_channel_by_name(folder: Path, flows: Flows) -> None:
         ids = np.unique(found[found > 0])
         assert ids[0] == count + 1  # numbered through, never joined in time
         count = int(ids[-1])
-    assert report.n_objects == count > 60
+    assert report.n_objects == count > 8
 
 
 def test_a_stack_whose_planes_lie_further_apart(folder: Path, flows: Flows) -> None:
@@ -61,13 +60,13 @@ def test_a_stack_whose_planes_lie_further_apart(folder: Path, flows: Flows) -> N
         folder / "stack.zarr", pixels, chunks=(8, 64, 64), scale=(1.0, 0.5, 0.5)
     )
     report = flows.segment(
-        path, segmenter=Watershed(sigma=1), tiling=Tiling(tile=(16, 64, 64), halo=(12, 40, 40))
+        path, segmenter=Watershed(sigma=1), tiling=Tiling(tile=(16, 32, 32), halo=(12, 24, 24))
     )
     method = Watershed(sigma=1).resolve(open_image(path), channels=())
     assert method.spacing == 2
     assert provenance(path)["segmenter"]["spacing"] == 2
     labels = labels_of(path)
-    assert match(method.load()(pixels), labels, 0.97).average_precision > 0.9
+    assert same_partition(method.load()(pixels), labels)
     assert report.n_objects > 15
     assert report.n_tiles > 4
 
@@ -91,7 +90,7 @@ def test_a_slide_in_red_green_and_blue(folder: Path, flows: Flows) -> None:
     truth = tile_functions.haematoxylin(np.moveaxis(slide, -1, 0), above=0.06)
     np.testing.assert_array_equal(labels_of(folder / "slide.labels.zarr"), truth)
     assert report.n_objects > 100
-    assert report.n_skipped == 15  # of 5 x 9 tiles, the three columns on the right
+    assert report.n_skipped == 20  # of 5 x 9 tiles, the four columns on the right
     assert provenance(folder / "slide.labels.zarr")["channels"] == [0, 1, 2]
 
 
