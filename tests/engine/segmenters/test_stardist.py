@@ -65,7 +65,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, image_of: Ima
 
 def test_folders_that_hold_no_network(tmp_path: Path, image_of: ImageOf) -> None:
     image = image_of(np.zeros((32, 32), np.uint8))
-    with pytest.raises(SegmenterError, match="StarDist2D.from_pretrained"):
+    with pytest.raises(SegmenterError, match=r"StarDist2D\.from_pretrained"):
         StarDist(model="2D_versatile_fluo").resolve(image, channels=())
     folder = write_folder(tmp_path / "net")
     (folder / "weights_best.h5").unlink()
