@@ -131,6 +131,7 @@ def made_up_plan(side: int) -> Plan:
         source=None,
     )
     return Plan(
+        fingerprint="",
         digest="0" * 64,
         image=image,
         channels=(),
@@ -139,6 +140,7 @@ def made_up_plan(side: int) -> Plan:
         merge=Merge(),
         target=target,
         batch=batch_shape(grid, tiles=64, workers=16),
+        in_flight=1,
         memory=Memory(need=0, budget=0, source=""),
         root=Path("/nowhere"),
     )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import get_run_logger
 from prefect.artifacts import create_table_artifact
 from prefect.runtime import flow_run
-from pydantic import Field
+from pydantic import PositiveFloat, PositiveInt
 
 from cytopave.engine.errors import PlanError, TileError
 from cytopave.engine.merge import Merge
 from cytopave.engine.omezarr.plate import open_plate
 from cytopave.engine.planning.budget import gpu_budget, host_budget
-from cytopave.engine.planning.foreground import Mask  # noqa: TC001  Prefect reads the annotation
+from cytopave.engine.planning.foreground import Mask
 from cytopave.engine.planning.planner import draft_plan
 from cytopave.engine.plate_report import PlateReport
 from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER
@@ -23,9 +24,11 @@ from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.limits import gpu_hosts
 from cytopave.tasks.plate import failed_well, segment_well
 from cytopave.tasks.probe import probe_workers
 from cytopave.tasks.progress import progress
+from cytopave.tasks.report import tag_run
 from cytopave.tasks.retry import retrying
 from cytopave.tasks.runner import check_no_default_client, make_runner, slots
 from cytopave.tasks.window import run_window
@@ -52,38 +55,42 @@ def _run_name() -> str:
     validate_parameters=True,
 )
 def segment_plate(
-    plate: Annotated[str, Field(description="OME-Zarr plate: a path or URL.")],
+    plate: str,
     *,
-    wells: Annotated[
-        list[str] | None, Field(description="Wells, such as 'A/1' or 'A1'; None: all.")
-    ] = None,
-    segmenter: Annotated[Segmenter, Field(description="Method and its options.")] = Cellpose(),  # noqa: B008
-    name: Annotated[str, Field(description="Name of each image's label image.")] = "cells",
-    overwrite: Annotated[bool, Field(description="Replace label images of that name.")] = False,
-    level: Annotated[int, Field(description="Pyramid level to segment; 0 is the finest.")] = 0,
-    channels: Annotated[
-        list[int | str] | None, Field(description="Channels by number or name; None: all.")
-    ] = None,
-    mask: Annotated[
-        Mask | None, Field(description="Threshold of where to segment at all; None: everywhere.")
-    ] = None,
-    tiling: Annotated[Tiling, Field(description="Tile and halo.")] = Tiling(),  # noqa: B008
-    merge: Annotated[Merge, Field(description="When two labels are one object.")] = Merge(),  # noqa: B008
-    cluster: Annotated[
-        str, Field(description="auto, cpu, nvlink, capacity, tcp://..., or a saved block's name.")
-    ] = "auto",
-    workers: Annotated[int | None, Field(description="Number of workers.", ge=1)] = None,
-    scratch: Annotated[
-        str | None, Field(description="Folder for tile files that all workers share.")
-    ] = None,
-    gpu_memory_gb: Annotated[
-        float | None, Field(description="GiB of the GPUs where planning cannot see them.", gt=0)
-    ] = None,
+    wells: list[str] | None = None,
+    segmenter: Segmenter = Cellpose(),  # noqa: B008
+    name: str = "cells",
+    overwrite: bool = False,
+    level: int = 0,
+    channels: list[int | str] | None = None,
+    mask: Mask | None = None,
+    tiling: Tiling = Tiling(),  # noqa: B008
+    merge: Merge = Merge(),  # noqa: B008
+    cluster: str = "auto",
+    workers: PositiveInt | None = None,
+    scratch: str | None = None,
+    gpu_memory_gb: PositiveFloat | None = None,
 ) -> PlateReport:
     """Segment every image of a plate, and publish a label image in each.
 
     Intensity ranges and thresholds that are not given come from each image by itself. Run again
     with the same parameters after a failure: finished images are not computed again.
+
+    Args:
+        plate: OME-Zarr plate: a path or URL.
+        wells: Wells, such as A/1 or A1; all where not given.
+        segmenter: Method and its options.
+        name: Name of each image's label image.
+        overwrite: Replace label images of that name.
+        level: Pyramid level to segment; 0 is the finest.
+        channels: Channels by number or name; all where not given.
+        mask: Threshold of where to segment at all; everywhere where not given.
+        tiling: Tile and halo.
+        merge: When labels of two tiles are one object.
+        cluster: auto, cpu, nvlink, capacity, an address (tcp://...), or a saved block's name.
+        workers: Number of workers; one a GPU, or one a CPU core, where not given.
+        scratch: Folder for tile files that all workers share; beside the plate where not given.
+        gpu_memory_gb: GiB of the workers' GPUs, where planning cannot see them.
 
     Raises:
         UserError: The request cannot be carried out; nothing has been computed.
@@ -107,11 +114,16 @@ def segment_plate(
         "scratch": plate_scratch(found, scratch or settings.scratch),
     }
     draft = check_plate(found, request)
-    request |= {"budget": _budget(draft.segmenter, assumed), "workers": 1}
+    tag_run(f"label:{name}", f"method:{segmenter.kind}")
+    with ExitStack() as held:
+        if draft.segmenter.uses_gpu:
+            held.enter_context(gpu_hosts(cluster, assumed_gb=assumed))
+        request |= {"budget": _budget(draft.segmenter, assumed), "workers": 1}
+        results = _segment(found, request)
     report = PlateReport(
         plate=found.url,
         name=name,
-        wells=_segment(found, request),
+        wells=results,
         missing=list(found.missing),
         seconds=time.perf_counter() - start,
     )

@@ -10,7 +10,7 @@ from cytopave.engine.gpu.vram import probe_gpu as probe
 from cytopave.tasks.runner import worker_addresses
 
 
-@task(name="probe_gpu", persist_result=False)
+@task(name="probe_gpu", persist_result=False, task_run_name="probe {worker}")
 def probe_gpu(worker: str, *, assumed_gb: float | None) -> Gpu:
     """The GPU of the worker that this task runs on."""
     return probe(assumed_gb=assumed_gb)

@@ -169,6 +169,15 @@ def worker_addresses() -> list[str]:
     return sorted(_running().client.nthreads())
 
 
+def worker_hosts() -> list[str]:
+    """Names of the hosts of the running flow's workers; starts its cluster if need be.
+
+    Raises:
+        ClusterError: The cluster cannot serve.
+    """
+    return sorted(set(_running().client.run(socket.gethostname).values()))
+
+
 def _running() -> ClusterTaskRunner:
     context = FlowRunContext.get()
     runner = context.task_runner if context else None

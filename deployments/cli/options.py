@@ -87,6 +87,8 @@ class Request:
     """Folder for tile files that all workers share; beside the labels where not given."""
     gpu_memory_gb: float | None = None
     """GiB of the workers' GPUs, where they cannot be seen from here."""
+    no_measure: Flag = False
+    """Write no table of the objects."""
 
     @property
     def sharing(self) -> int:
@@ -116,9 +118,10 @@ class Request:
             "overwrite": self.overwrite,
             "level": self.level,
             "axes": self.axes,
-            "channels": self._channels(),
+            "channels": parse_channels(self.channels),
             "mask": self._mask(),
             "scratch": scratch,
+            "measure": not self.no_measure,
         }
 
     def _tiling(self) -> Tiling:
@@ -154,15 +157,21 @@ class Request:
             reason = error.errors()[0]["msg"].removeprefix("Value error, ")
             raise ImageError(f"--mask {self.mask}: {reason}") from None
 
-    def _channels(self) -> list[int | str] | None:
-        if self.channels is None:
-            return None
-        if not self.channels.startswith("["):
-            return [part.strip() for part in self.channels.split(",")]
-        try:
-            return list(json.loads(self.channels))
-        except ValueError as error:
-            raise ImageError(f"--channels {self.channels} is not a JSON list: {error}") from None
+
+def parse_channels(text: str | None) -> list[int | str] | None:
+    """The channels that ``--channels`` names.
+
+    Raises:
+        ImageError: It begins as a JSON list and is none.
+    """
+    if text is None:
+        return None
+    if not text.startswith("["):
+        return [part.strip() for part in text.split(",")]
+    try:
+        return list(json.loads(text))
+    except ValueError as error:
+        raise ImageError(f"--channels {text} is not a JSON list: {error}") from None
 
 
 def check_positive(**options: float | None) -> None:
@@ -180,12 +189,14 @@ def check_positive(**options: float | None) -> None:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """What becomes of tile files: options of ``segment``, which ``plan`` accepts as well."""
+    """What becomes of tiles: options of ``segment``, which ``plan`` accepts as well."""
 
     keep_scratch: Flag = False
     """Keep the tile files after publication."""
     resume: Flag = False
     """Continue an interrupted run; this is what the same command does anyway."""
+    allow_failed: int = 0
+    """Publish although so many batches of tiles failed; the report names the missing area."""
 
 
 def _lengths(text: str, option: str, *, least: int) -> tuple[int, ...] | Literal["auto"]:

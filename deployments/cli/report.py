@@ -33,7 +33,7 @@ def report(
         tiles: Draw the tiles' edges faintly.
         common: Options of every command.
     """
-    from cytopave.engine.report import SEAMS, Report
+    from cytopave.engine.report import MISSING, SEAMS, Report
     from cytopave.engine.show.files import facts, write_report
 
     labels_path, provenance = find_labels(store, name)
@@ -47,6 +47,7 @@ def report(
     write_facts(facts(made, provenance))
     write_table(made.stage_rows(), title="Stages")
     write_table(made.seam_rows(), title=SEAMS)
+    write_table(made.missing_rows(), title=MISSING)
     write()
     write_facts(files)
 

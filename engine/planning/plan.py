@@ -21,7 +21,7 @@ from cytopave.engine.segmenters import Segmenter
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # Raise it whenever tiles computed by an earlier version must not be used again.
 CODE_VERSION = 1
@@ -47,7 +47,9 @@ class Plan(BaseModel):
     """A run with nothing left to decide; workers read it from the run's scratch folder.
 
     Attributes:
-        digest: Names the tiles' content: image, channels, grid, segmenter and code version.
+        digest: Names the tiles' content: image, channels, grid, segmenter and code version; once
+            tiles are left out, which ones as well.
+        fingerprint: The image's `Image.fingerprint` when the run was planned.
         image: The image at the level that is segmented.
         channels: Channels that the segmenter gets; empty where the image has no channel axis.
         grid: The tiles.
@@ -55,14 +57,17 @@ class Plan(BaseModel):
         merge: When two tiles' labels are one object.
         target: Where the labels go.
         batch: Tiles per axis in one task.
+        in_flight: Tiles that a worker may have in hand at a time: read ahead, computed, finished.
         memory: Need and budget of one tile.
         root: The run's scratch folder.
         foreground: What decides which tiles are segmented; None: all are.
+        left_out: Tiles that failed and count as empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: str
+    fingerprint: str
     image: Image
     channels: tuple[int, ...]
     grid: Grid
@@ -70,14 +75,16 @@ class Plan(BaseModel):
     merge: Merge
     target: LabelTarget
     batch: tuple[int, ...]
+    in_flight: int
     memory: Memory
     root: Path
     foreground: Foreground | None = None
+    left_out: tuple[int, ...] = ()
 
     @property
     def scratch(self) -> Scratch:
         """The tile files."""
-        return Scratch(self.root)
+        return Scratch(self.root, frozenset(self.left_out))
 
     @property
     def settled(self) -> dict[str, Any]:
@@ -99,7 +106,21 @@ class Plan(BaseModel):
     @property
     def merge_folder(self) -> Path:
         """Links and resolution of this merge rule: another rule reuses the tiles."""
-        return self.root / f"merge-{self.merge.rule}-{self.merge.iou:g}"
+        without = f"-{self.digest[:16]}" if self.left_out else ""
+        return self.root / f"merge-{self.merge.rule}-{self.merge.iou:g}{without}"
+
+    def without(self, tiles: Iterable[int]) -> Plan:
+        """The plan of a label image in which some tiles are missing; writes what stands for them.
+
+        Its digest is another one: the complete label image is never taken for made.
+        """
+        left_out = tuple(sorted(tiles))
+        digest = hashlib.sha256(f"{self.digest} without {left_out}".encode()).hexdigest()
+        target = self.target.model_copy(update={"digest": digest})
+        for index in left_out:
+            self.scratch.leave_out(self.grid, self.grid[index])
+        changes = {"digest": digest, "target": target, "left_out": left_out}
+        return self.model_copy(update=changes)
 
     def save(self) -> str:
         """Write the plan into its scratch folder, under a name of its own; returns the path.
@@ -150,20 +171,28 @@ def tile_digest(
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def batch_shape(grid: Grid, *, tiles: float, workers: int) -> tuple[int, ...]:
+def batch_shape(grid: Grid, *, tiles: float, workers: int, least: float = 1.0) -> tuple[int, ...]:
     """Tiles per axis of a batch: compact, about ``tiles`` in all, three batches a worker or more.
 
     Neighbouring tiles read the same chunks; a compact batch reads most of them once.
+
+    Args:
+        grid: The tiles.
+        tiles: How many make a task worth its overhead.
+        workers: They share the batches; with three each, none waits long for the last one.
+        least: Rather than batches of fewer tiles than that, one batch a worker.
     """
-    wanted = min(tiles, len(grid) / (3 * workers))
+    share = len(grid) / workers
+    wanted = min(tiles, max(share / 3, min(least, share)))
     shape = [1] * len(grid.counts)
     while True:
-        room = [n > s for n, s in zip(grid.counts, shape, strict=True)]
-        if not any(room):
+        for axis in sorted(range(len(shape)), key=lambda a: shape[a]):
+            grown = [n + (a == axis) for a, n in enumerate(shape)]
+            fits = grown[axis] <= grid.counts[axis] and math.prod(grown) <= max(1.0, wanted)
+            if fits and all(
+                grown[axis] <= 2 * n or n == grid.counts[a] for a, n in enumerate(shape)
+            ):
+                shape = grown
+                break
+        else:
             return tuple(shape)
-        axis = min((s, a) for a, s in enumerate(shape) if room[a])[1]
-        grown = [*shape]
-        grown[axis] += 1
-        if math.prod(grown) > max(1.0, wanted):
-            return tuple(shape)
-        shape = grown
