@@ -12,23 +12,28 @@ from cytopave.engine.planning import skipping
 from cytopave.engine.report import Report, Stage
 from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.segment import segment_tiles
+from cytopave.engine.tables import stages as tables
+from cytopave.engine.tables.planner import plan_run
+from cytopave.engine.tables.target import table_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from cytopave.engine.planning.plan import Plan
+    from cytopave.engine.tables.target import TableTarget
 
 _TILES_AT_ONCE = 512  # whose links are in memory together; as many blocks are painted together
 
 
-def run_whole(plan: Plan, facts: Mapping[str, Any]) -> Report:
-    """Segment, merge and publish.
+def run_whole(plan: Plan, facts: Mapping[str, Any], *, measure: bool = False) -> Report:
+    """Segment, merge, measure and publish.
 
     Finished tiles are kept if it fails, and not computed again.
 
     Args:
         plan: The run.
         facts: What the label image's attributes shall say of the plan.
+        measure: Whether to write a table of the objects.
 
     Raises:
         UserError: The output cannot be written, or the function returned no label image.
@@ -51,9 +56,14 @@ def run_whole(plan: Plan, facts: Mapping[str, Any]) -> Report:
                 stages.write_blocks(plan, group)
             seams = stages.count_seams(plan, blocks)
         plan.target.finish()
+        table = None
+        if measure:
+            with clock.stage("measure"):
+                table = _measure(plan, facts)
         report = Report(
             image=plan.image.url,
             labels_path=str(plan.target.published),
+            table_path=str(table.published) if table else None,
             n_tiles=len(plan.grid),
             n_skipped=skipped,
             n_reused=reused,
@@ -63,11 +73,18 @@ def run_whole(plan: Plan, facts: Mapping[str, Any]) -> Report:
             **counts,
         )
         plan.target.publish(report.provenance(dict(facts)))
+        if table:
+            table.publish()
     return report
 
 
-def finished_report(plan: Plan) -> Report | None:
-    """The report of an earlier run that published the very same labels; None if none did."""
+def finished_report(plan: Plan, *, measure: bool = False) -> Report | None:
+    """The report of an earlier run that published the very same labels; None if none did.
+
+    Args:
+        plan: The run.
+        measure: Whether a table has to be there as well.
+    """
     from cytopave.engine.omezarr.labels import open_labels
     from cytopave.engine.omezarr.publish import PROVENANCE
 
@@ -78,7 +95,13 @@ def finished_report(plan: Plan) -> Report | None:
     made = found.attributes[PROVENANCE]
     if made.get("merge") != plan.merge.model_dump(mode="json"):
         return None
-    return Report.from_provenance(made, str(target.published))
+    if not measure:
+        return Report.from_provenance(made, str(target.published))
+    table = table_of_run(target, plan.merge).published
+    if not table.exists():
+        return None
+    report = Report.from_provenance(made, str(target.published))
+    return report.model_copy(update={"table_path": str(table)})
 
 
 def _skip(plan: Plan) -> int:
@@ -89,6 +112,15 @@ def _skip(plan: Plan) -> int:
     found = skipping.join(plan, groups)
     skipping.skip(plan, range(len(plan.grid)))
     return len(found) - int(found.sum())
+
+
+def _measure(plan: Plan, facts: Mapping[str, Any]) -> TableTarget:
+    measurement = plan_run(plan)
+    measurement.save()
+    for group in range(len(measurement.groups)):
+        tables.measure_group(measurement, group)
+    tables.write_table(measurement, {k: facts[k] for k in ("version", "created")})
+    return measurement.target
 
 
 def _merge(plan: Plan) -> dict[str, int]:

@@ -70,6 +70,7 @@ def segment_plate(
     workers: PositiveInt | None = None,
     scratch: str | None = None,
     gpu_memory_gb: PositiveFloat | None = None,
+    measure: bool = True,
 ) -> PlateReport:
     """Segment every image of a plate, and publish a label image in each.
 
@@ -91,6 +92,7 @@ def segment_plate(
         workers: Number of workers; one a GPU, or one a CPU core, where not given.
         scratch: Folder for tile files that all workers share; beside the plate where not given.
         gpu_memory_gb: GiB of the workers' GPUs, where planning cannot see them.
+        measure: Measure the objects: a table beside each image's labels.
 
     Raises:
         UserError: The request cannot be carried out; nothing has been computed.
@@ -112,6 +114,7 @@ def segment_plate(
         "merge": merge,
         "batch_seconds": settings.batch_seconds,
         "scratch": plate_scratch(found, scratch or settings.scratch),
+        "measure": measure,
     }
     draft = check_plate(found, request)
     tag_run(f"label:{name}", f"method:{segmenter.kind}")

@@ -59,10 +59,13 @@ def failed_well(well: Well, error: Exception) -> WellResult:
 
 
 def _segment_field(field: str, image: str, request: Mapping[str, Any]) -> FieldResult:
+    measure = bool(request["measure"])
     plan = make_plan(image, **{**request, "overwrite": True})
-    before = finished_report(plan)
+    before = finished_report(plan, measure=measure)
     if before is not None:
         return FieldResult(field=field, report=before, reused=True)
-    if not request["overwrite"]:
+    # Labels of this very request without their table: its run was ended between the two.
+    if not request["overwrite"] and finished_report(plan) is None:
         plan = make_plan(image, **{**request, **plan.settled})  # refuses a name that is taken
-    return FieldResult(field=field, report=run_whole(plan, plan_facts(plan)))
+    report = run_whole(plan, plan_facts(plan), measure=measure)
+    return FieldResult(field=field, report=report)

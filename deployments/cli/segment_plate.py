@@ -49,7 +49,12 @@ def run_plate(
     from cytopave.engine.omezarr.plate import open_plate
     from cytopave.engine.settings import load_settings
 
-    _refuse(output=request.output, axes=request.axes, keep_scratch=keeping.keep_scratch)
+    _refuse(
+        output=request.output,
+        axes=request.axes,
+        keep_scratch=keeping.keep_scratch,
+        allow_failed=keeping.allow_failed,
+    )
     chosen = None if wells.wells is None else [w.strip() for w in wells.wells.split(",")]
     found = open_plate(plate, wells=chosen)
     asked = request.parameters()

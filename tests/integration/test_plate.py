@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import anndata
 import numpy as np
 import pytest
 import stores
@@ -71,6 +72,8 @@ def test_every_image_gets_the_labels_that_it_would_get_alone(
     validate_zarr_store(str(plate / "A/1/1/labels/nuclei"))
     facts = provenance(plate / "A/1/1", "nuclei")
     assert facts["segmenter"]["kind"] == "watershed"
+    table = anndata.read_zarr(plate / "A/1/1/tables/nuclei")
+    assert table.n_obs == labels_of(plate / "A/1/1", "nuclei").max()
     # Nothing is left in the plate or beside it.
     assert sorted(p.name for p in folder.iterdir()) == ["plate.zarr"]
     assert [p.name for p in (plate / "A" / "1").iterdir() if p.name.startswith(".")] == []
