@@ -75,6 +75,7 @@ class Report(BaseModel):
         n_suspects: How many hold two parts that one tile kept apart, joined because a neighbour
             saw them meet outside: the first to look at for fused cells.
         n_tiles: Number of tiles.
+        n_skipped: How many of them have no foreground and were not segmented.
         n_reused: Tiles that an earlier attempt had finished.
         digest: The run's digest.
         stages: What was done and how long it took.
@@ -91,6 +92,7 @@ class Report(BaseModel):
     n_joined: int
     n_suspects: int
     n_tiles: int
+    n_skipped: int = 0
     n_reused: int
     digest: str
     stages: list[Stage]

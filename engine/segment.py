@@ -241,6 +241,10 @@ class _Batch:
             labels = self._steps(tile).finish(found)
             shape = tile.window.shape
             dense, n = checked(labels, shape, f"{self._segmenter.title}, on {tile},")
+            if self._plan.foreground is not None:
+                dense, n = self._plan.foreground.clipped(
+                    dense, n, time=tile.time, window=tile.window
+                )
             self._plan.scratch.commit(self._plan.grid, tile, dense)
         return n
 

@@ -2,7 +2,8 @@
 
 from cytopave.flows.housekeeping import clean_scratch
 from cytopave.flows.measure import measure_cells
+from cytopave.flows.plate import segment_plate
 from cytopave.flows.segment import segment_image
 from cytopave.flows.sweep import sweep_images
 
-__all__ = ["clean_scratch", "measure_cells", "segment_image", "sweep_images"]
+__all__ = ["clean_scratch", "measure_cells", "segment_image", "segment_plate", "sweep_images"]

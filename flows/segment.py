@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from prefect import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -15,6 +16,7 @@ from cytopave.blocks.cluster import resolve_cluster
 from cytopave.engine.errors import LabelError
 from cytopave.engine.merge import Merge
 from cytopave.engine.planning.budget import gpu_budget, host_budget
+from cytopave.engine.planning.foreground import Mask
 from cytopave.engine.planning.planner import draft_plan
 from cytopave.engine.report import Missing, Report, Stage
 from cytopave.engine.scratch.tenancy import claimed, occupied
@@ -24,6 +26,7 @@ from cytopave.engine.tables.planner import plan_run
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.embedded import embedded_flow, untagged
 from cytopave.tasks.failures import failed_run, missing_tiles
+from cytopave.tasks.foreground import tiles_with_foreground
 from cytopave.tasks.limits import gpu_hosts
 from cytopave.tasks.measure import measure_objects, publish_table
 from cytopave.tasks.merge import (
@@ -73,6 +76,7 @@ def segment_image(
     level: int = 0,
     axes: str | None = None,
     channels: list[int | str] | None = None,
+    mask: Mask | None = None,
     tiling: Tiling = Tiling(),  # noqa: B008
     merge: Merge = Merge(),  # noqa: B008
     cluster: str = "auto",
@@ -98,6 +102,7 @@ def segment_image(
         level: Pyramid level to segment; 0 is the finest.
         axes: Axes of a plain array, such as zyx.
         channels: Channels by number or name; all where not given.
+        mask: Where to segment at all: a mask image or a threshold; everywhere where not given.
         tiling: Tile and halo.
         merge: When labels of two tiles are one object.
         cluster: auto, cpu, nvlink, capacity, an address (tcp://...), or a saved block's name.
@@ -128,6 +133,7 @@ def segment_image(
         "level": level,
         "axes": axes,
         "channels": channels,
+        "mask": mask,
         "scratch": Path(scratch) if scratch else settings.scratch,
         "measure": measure,
     }
@@ -138,7 +144,7 @@ def segment_image(
             gpus_gb = gpu_memory_gb or settings.gpu_memory_gb
             draft = draft_plan(image, workers=_local_workers(cluster, workers), **request)
             # What was found out about the whole image need not be found out again.
-            request["segmenter"] = draft.segmenter
+            request |= draft.settled
             if draft.segmenter.uses_gpu:
                 held.enter_context(gpu_hosts(cluster, assumed_gb=gpus_gb))
             plan, gpus = _plan(image, request, assumed_gb=gpus_gb)
@@ -147,14 +153,16 @@ def segment_image(
         stay = held.enter_context(occupied(plan.root, remove=not keep_scratch))
         held.enter_context(claimed(plan.root, plan.target.published))
         path = plan.save()
-        reused, failures = _segment(plan, path, clock)
+        wanted = _foreground(plan, path, clock)
+        reused, failures = _segment(plan, path, clock, wanted)
         if missing := _leave_out(plan, failures, allowed=allow_failed):
             plan = plan.without(m.tile for m in missing)
             path = plan.save()
             stay.remove = False
         counts = _merge(plan, path, clock)
         table = _measure(plan, clock) if measure else None
-        facts = {**counts, "n_reused": reused, "missing": missing}
+        skipped = int((~wanted).sum())
+        facts = {**counts, "n_reused": reused, "n_skipped": skipped, "missing": missing}
         report = _publish(plan, path, clock, facts, table)
         show_picture(path)
     show_report(report)
@@ -181,17 +189,31 @@ def _plan(
     return plan_tiles(image, budget=budget, workers=workers, request=request), gpus
 
 
-def _segment(plan: Plan, path: str, clock: _Clock) -> tuple[int, dict[int, Exception]]:
-    """Segment all batches.
+def _foreground(plan: Plan, path: str, clock: _Clock) -> np.ndarray:
+    """Which tiles are to be segmented, ``(tiles,)`` bool; the others are finished by now."""
+    if plan.foreground is None:
+        return np.ones(len(plan.grid), bool)
+    with clock.stage("foreground") as done:
+        wanted = tiles_with_foreground(plan, path)
+        done(units=len(wanted) - int(wanted.sum()), unit="tiles skipped")
+    return wanted
+
+
+def _segment(
+    plan: Plan, path: str, clock: _Clock, wanted: np.ndarray
+) -> tuple[int, dict[int, Exception]]:
+    """Segment all batches that hold wanted tiles.
 
     Returns:
         The number of tiles that were finished before, and what ended each batch that failed.
     """
     failures: dict[int, Exception] = {}
     # Counted beforehand: a batch whose result is persisted tells of the run that computed it.
-    reused = len(plan.scratch.finished())
-    batches = range(len(plan.batches))
-    with clock.stage("segment") as done, progress("tiles", len(plan.grid), key="tiles") as advance:
+    reused = sum(bool(wanted[i]) for i in plan.scratch.finished())
+    sizes = {b: int(wanted[list(tiles)].sum()) for b, tiles in enumerate(plan.batches)}
+    batches = [batch for batch, size in sizes.items() if size]
+    total = sum(sizes.values())
+    with clock.stage("segment") as done, progress("tiles", total, key="tiles") as advance:
         for batch, _, error in run_window(
             lambda b: segment_task(plan, b), batches, window=slots(), plan_path=path
         ):
@@ -199,8 +221,8 @@ def _segment(plan: Plan, path: str, clock: _Clock) -> tuple[int, dict[int, Excep
                 raise error  # every tile would end so
             if error is not None:
                 failures[batch] = error
-            advance(len(plan.batches[batch]))
-        done(tasks=len(batches), units=len(plan.grid) - reused, unit="tiles")
+            advance(sizes[batch])
+        done(tasks=len(batches), units=total - reused, unit="tiles")
     return reused, failures
 
 

@@ -48,4 +48,5 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "halo": list(plan.grid.halo),
         "merge": plan.merge.model_dump(),
         "segmenter": plan.segmenter.provenance(),
+        **({"mask": plan.foreground.provenance()} if plan.foreground else {}),
     }

@@ -13,11 +13,15 @@ from cyclopts import Parameter
 from cytopave.engine.errors import ImageError, PlanError
 
 if TYPE_CHECKING:
+    from cytopave.engine.planning.foreground import Mask
     from cytopave.engine.tiling import Tiling
 
 
 Flag = Annotated[bool, Parameter(show_default=False)]
 """An option without a value."""
+
+
+type Method = Literal["cellpose", "threshold", "watershed", "stardist", "custom", "stored"]
 
 
 @Parameter(name="*")
@@ -38,12 +42,15 @@ class Request:
 
     name: str = "cells"
     """Name of the label image."""
-    segmenter: Literal["cellpose", "threshold", "stardist", "custom", "stored"] | None = None
+    segmenter: (
+        Literal["cellpose", "threshold", "watershed", "stardist", "custom", "stored"] | None
+    ) = None
     """Method; 'custom' where a function is given, else 'cellpose'."""
     function: str | None = None
     """Your own function, package.module:name; modules of this folder can be named."""
     model: str | None = None
-    """Cellpose's model: a name, a file, or 'nuclei-tiny' (for demos and tests only)."""
+    """Cellpose's model: a name, a file, or 'nuclei-tiny' (for demos and tests only); or the folder
+    of StarDist's."""
     diameter: float | None = None
     """Typical diameter of an object in pixels."""
     set: Annotated[tuple[str, ...], Parameter(name="--set", show_default=False)] = ()
@@ -60,6 +67,14 @@ class Request:
     """Axes of a plain zarr array, such as zyx."""
     channels: str | None = None
     """Channels by number or name, such as 0,1 or DAPI (or a JSON list); all where not given."""
+    mask: str | None = None
+    """Where to segment at all: a label image of the same field of view, 'otsu', or a value."""
+    mask_level: int | None = None
+    """Level of the pyramid: the mask's, or the image's for a threshold; a coarse one otherwise."""
+    mask_dark: Flag = False
+    """What is not brighter than the threshold is foreground: for bright field."""
+    clip: Flag = False
+    """Remove what is labelled outside the mask, too, instead of skipping tiles only."""
     output: str | None = None
     """Store that gets labels/NAME; the image's own where not given."""
     overwrite: Flag = False
@@ -104,6 +119,7 @@ class Request:
             "level": self.level,
             "axes": self.axes,
             "channels": parse_channels(self.channels),
+            "mask": self._mask(),
             "scratch": scratch,
             "measure": not self.no_measure,
         }
@@ -118,6 +134,28 @@ class Request:
         if isinstance(halo, tuple) and len(halo) == 1:
             return Tiling(tile=tile, halo=halo[0])
         return Tiling(tile=tile, halo=halo)
+
+    def _mask(self) -> Mask | None:
+        from pydantic import ValidationError
+
+        from cytopave.engine.planning.foreground import Mask
+
+        further = {"level": self.mask_level, "dark": self.mask_dark, "clip": self.clip}
+        given = {
+            name: value
+            for name, value in further.items()
+            if value is not None and value is not False
+        }
+        if self.mask is None:
+            if given:
+                raise ImageError("--mask-level, --mask-dark and --clip say more of a --mask")
+            return None
+        try:
+            mask = Mask.model_validate(self.mask)
+            return Mask.model_validate({**mask.model_dump(), **given})
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ImageError(f"--mask {self.mask}: {reason}") from None
 
 
 def parse_channels(text: str | None) -> list[int | str] | None:

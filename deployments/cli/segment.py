@@ -9,6 +9,7 @@ from cytopave.deployments.cli.clusters import expected_workers, is_saved
 from cytopave.deployments.cli.console import say, write_facts, write_json, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Keeping, Request
+from cytopave.deployments.cli.segment_plate import Wells, refuse_wells, run_plate, show_plate
 from cytopave.engine.errors import PlanError
 
 if TYPE_CHECKING:
@@ -21,20 +22,32 @@ def segment(
     *,
     request: Request = Request(),  # noqa: B008
     keeping: Keeping = Keeping(),  # noqa: B008
+    wells: Wells = Wells(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
 ) -> int:
-    """Segment an image of any size and publish one label image.
+    """Segment an image of any size and publish one label image; of a plate, one in each image.
 
     Interrupted or failed, the same command resumes: finished tiles are not computed again.
 
     Args:
-        image: OME-Zarr image or zarr array: a path or URL.
+        image: OME-Zarr image or plate, or zarr array: a path or URL.
         request: What to segment and how.
         keeping: What becomes of tile files, and of tiles that fail.
+        wells: Which part of a plate.
         common: Options of every command.
     """
+    from cytopave.engine.omezarr.plate import is_plate
+
     if keeping.allow_failed < 0:
         raise PlanError(f"--allow-failed {keeping.allow_failed} must be 0 or more")
+    if is_plate(image):
+        plate = run_plate(image, request, keeping=keeping, wells=wells, common=common)
+        if common.json:
+            write_json(plate.model_dump(mode="json"))
+        else:
+            show_plate(plate)
+        return 0
+    refuse_wells(wells)
     made = run_flow(image, request, keeping, common=common)
     if common.json:
         write_json(made.model_dump(mode="json"))
@@ -61,7 +74,7 @@ def run_flow(image: str, request: Request, keeping: Keeping, *, common: Common) 
     parameters = request.parameters()
     draft = draft_plan(image, workers=request.sharing, **parameters)
     # What is known of the whole image by now need not be found out again.
-    parameters["segmenter"] = draft.segmenter
+    parameters |= draft.settled
     parameters["scratch"] = str(parameters["scratch"]) if parameters["scratch"] else None
     prepare_prefect(verbose=common.verbose)
     if not is_saved(request.cluster):
@@ -93,10 +106,11 @@ def show(made: Report, **further: object) -> None:
     """
     from cytopave.engine.report import MISSING, SEAMS
 
+    skipped = f", {made.n_skipped} of them skipped: no foreground" if made.n_skipped else ""
     reused = f" ({made.n_reused} of them finished before)" if made.n_reused else ""
     facts = {
         "objects": f"{made.n_objects}, of which {made.n_joined} lie on more than one tile",
-        "tiles": f"{made.n_tiles}{reused}",
+        "tiles": f"{made.n_tiles}{skipped}{reused}",
         "labels": made.labels_path,
         **({"table": made.table_path} if made.table_path else {}),
         "report": f"in their attributes: cytopave report {made.labels_path}",

@@ -104,7 +104,10 @@ def describe_group(attributes: Mapping[str, Any], where: Folder) -> str:
     if "plate" in ome:
         wells = [w["path"] for w in ome["plate"].get("wells", [])]
         images = [f"{where / w}/0" for w in wells]
-        return f"{where} is a plate of {len(wells)} wells: name one of its images{_some(images)}"
+        return (
+            f"{where} is a plate of {len(wells)} wells: name one of its images{_some(images)}; "
+            "all of them are for segment_plate, or cytopave segment"
+        )
     if "well" in ome:
         images = [str(where / i["path"]) for i in ome["well"].get("images", [])]
         return f"{where} is a well of a plate: name one of its images{_some(images)}"

@@ -7,13 +7,14 @@ import json
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from cytopave.engine.merge import Merge
 from cytopave.engine.omezarr.image import Image
 from cytopave.engine.omezarr.labels import LabelTarget
+from cytopave.engine.planning.foreground import Foreground
 from cytopave.engine.scratch.archive import write_bytes
 from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.segmenters import Segmenter
@@ -59,6 +60,7 @@ class Plan(BaseModel):
         in_flight: Tiles that a worker may have in hand at a time: read ahead, computed, finished.
         memory: Need and budget of one tile.
         root: The run's scratch folder.
+        foreground: What decides which tiles are segmented; None: all are.
         left_out: Tiles that failed and count as empty.
     """
 
@@ -76,12 +78,19 @@ class Plan(BaseModel):
     in_flight: int
     memory: Memory
     root: Path
+    foreground: Foreground | None = None
     left_out: tuple[int, ...] = ()
 
     @property
     def scratch(self) -> Scratch:
         """The tile files."""
         return Scratch(self.root, frozenset(self.left_out))
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Arguments of `make_plan` with what was found out about the whole image in them."""
+        mask = self.foreground.asked if self.foreground else None
+        return {"segmenter": self.segmenter, "mask": mask}
 
     @property
     def batches(self) -> Sequence[tuple[int, ...]]:
@@ -132,7 +141,13 @@ class Plan(BaseModel):
 
 
 def tile_digest(
-    content: str, *, level: int, channels: tuple[int, ...], grid: Grid, segmenter: Segmenter
+    content: str,
+    *,
+    level: int,
+    channels: tuple[int, ...],
+    grid: Grid,
+    segmenter: Segmenter,
+    foreground: str | None = None,
 ) -> str:
     """Digest of all that a tile's labels depend on: 64 hexadecimal digits.
 
@@ -142,6 +157,7 @@ def tile_digest(
         channels: Those that the segmenter gets.
         grid: The tiles.
         segmenter: Resolved.
+        foreground: Digest of what decides which tiles are segmented, if anything does.
     """
     facts = {
         "code": CODE_VERSION,
@@ -150,6 +166,7 @@ def tile_digest(
         "channels": channels,
         "grid": [grid.shape, grid.tile, grid.halo, grid.times],
         "segmenter": segmenter.digest(),
+        **({"foreground": foreground} if foreground else {}),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cytopave.engine.merge import Merge
     from cytopave.engine.omezarr.image import Image
     from cytopave.engine.planning.budget import Budget
+    from cytopave.engine.planning.foreground import Mask
     from cytopave.engine.segmenters import Segmenter
     from cytopave.engine.tiling import Tiling
 
@@ -52,6 +53,7 @@ def make_plan(
     axes: str | None = None,
     channels: Sequence[int | str] | None = None,
     scratch: Path | None = None,
+    mask: Mask | None = None,
     measure: bool = False,
 ) -> Plan:
     """Decide everything about a run, and refuse what cannot work, before any tile is read.
@@ -61,14 +63,18 @@ def make_plan(
     """
     source = open_image(image, level=level, axes=axes)
     chosen = source.channel_indices(channels)
+    foreground = mask.resolve(source, channels=chosen) if mask else None
     resolved = segmenter.resolve(source, channels=chosen)
     grids = plan_grids(source, tiling, resolved, budget, n_channels=max(1, len(chosen)))
     folder = scratch_root(label_store(source, output), scratch)
     content = source.fingerprint()
-    digests = [
-        tile_digest(content, level=level, channels=chosen, grid=grid, segmenter=resolved)
-        for grid in grids
-    ]
+    facts: dict[str, Any] = {
+        "level": level,
+        "channels": chosen,
+        "segmenter": resolved,
+        "foreground": foreground.digest() if foreground else None,
+    }
+    digests = [tile_digest(content, grid=grid, **facts) for grid in grids]
     grid, digest = _furthest(list(zip(grids, digests, strict=True)), folder)
     target = label_target(
         source, name=name, output=output, overwrite=overwrite, tile=grid.tile, digest=digest
@@ -95,6 +101,7 @@ def make_plan(
         in_flight=max(1, min(_MOST_IN_FLIGHT, host_budget(workers).size // in_hand)),
         memory=Memory(need=need, budget=budget.size, source=budget.source),
         root=folder / digest[:16],
+        foreground=foreground,
     )
 
 

@@ -8,8 +8,10 @@ from pydantic_core import CoreSchema
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
 from cytopave.engine.segmenters.cellpose import Cellpose
 from cytopave.engine.segmenters.custom import Custom
+from cytopave.engine.segmenters.stardist import StarDist
 from cytopave.engine.segmenters.stored import Stored
 from cytopave.engine.segmenters.threshold import Threshold
+from cytopave.engine.segmenters.watershed import Watershed
 
 
 class _AsForm:
@@ -25,7 +27,9 @@ class _AsForm:
 
 
 Segmenter = Annotated[
-    Cellpose | Threshold | Custom | Stored, Field(discriminator="kind"), _AsForm()
+    Cellpose | StarDist | Threshold | Watershed | Custom | Stored,
+    Field(discriminator="kind"),
+    _AsForm(),
 ]
 """Any of the methods, told apart by `kind`."""
 
@@ -35,6 +39,8 @@ __all__ = [
     "LabelFunction",
     "Segmenter",
     "SegmenterBase",
+    "StarDist",
     "Stored",
     "Threshold",
+    "Watershed",
 ]

@@ -24,6 +24,7 @@ from cytopave.engine.segmenters.intensities import intensity_ranges
 from cytopave.engine.segmenters.kept import Kept
 from cytopave.engine.segmenters.memory import Footprint, cellpose_rule
 from cytopave.engine.segmenters.planes import stitched
+from cytopave.engine.segmenters.voxels import anisotropy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +74,7 @@ class Cellpose(CellposeParameters):
             "niter": self.niter or max(1, int(200 / self._rescale(network))),
             "sha256": network.sha256,
             "network": network,
+            "anisotropy": self.anisotropy or (anisotropy(image) if self.do_3D else 1.0),
             "use_bfloat16": self.use_bfloat16 and network.generation == 4,
             "path": placed.resolved_path(self.path, network),
         }
@@ -96,7 +98,7 @@ class Cellpose(CellposeParameters):
 
     @property
     def _volume(self) -> Volume | None:
-        return Volume(self.anisotropy, self.flow3D_smooth) if self.do_3D else None
+        return Volume(self.anisotropy or 1.0, self.flow3D_smooth) if self.do_3D else None
 
     def _rescale(self, network: weights.Network) -> float:
         """Factor by which Cellpose scales the image before the network."""
@@ -153,7 +155,7 @@ class Cellpose(CellposeParameters):
             niter=self.niter,
             batch_size=self.patch_batch,
             volume=self.do_3D,
-            anisotropy=self.anisotropy,
+            anisotropy=self.anisotropy or 1.0,
             flow3D_smooth=self.flow3D_smooth,
         )
 

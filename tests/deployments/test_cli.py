@@ -18,6 +18,7 @@ import pytest
 import stores
 import zarr
 from PIL import Image as Pillow
+from plates import write_plate
 
 from cytopave.engine.merge import Merge
 from cytopave.engine.omezarr.labels import open_labels
@@ -69,7 +70,7 @@ THRESHOLD = ("--segmenter", "threshold")
         (("image.zarr", "--diameter", "inf"), "--diameter inf must be a number larger than 0"),
         (("image.zarr", *THRESHOLD, "--cluster", "nvlink"), "needs an NVIDIA GPU"),
         (("image.zarr", *THRESHOLD, "--model", "cyto"), "--model does not apply"),
-        (("image.zarr", "--segmenter", "stardist"), "'stardist' is not available in this version"),
+        (("image.zarr", "--segmenter", "stardist"), "the segmenter 'stardist' needs --model"),
         (("image.zarr", "--segmenter", "custom"), "needs --function"),
         (("image.zarr", "--model", "nobodys"), "knows no model 'nobodys'"),
         (("image.zarr", "--model", "no/file.pt"), "there is no model file 'no/file.pt'"),
@@ -464,3 +465,37 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_resumes(image: Path) -> N
     done = subprocess.run(tokens, capture_output=True, text=True, timeout=300, check=True)
     assert json.loads(done.stdout)["n_reused"] == finished
     assert len(list(Path("calls").iterdir())) - calls == 25 - finished
+
+
+def test_plan_chooses_a_halo_from_the_data(command: Command, image: Path) -> None:
+    tokens = ("--segmenter", "watershed", "--calibrate", "--crop", 256)
+    ended = command("plan", image, *tokens, "--json")
+    assert ended.status == 0, ended.err
+    facts = json.loads(ended.out)
+    assert facts["invisible"]
+    assert facts["trials"][-1]["changed"] == 0
+    assert facts["command"].startswith(f"cytopave segment {image} --segmenter watershed --tile ")
+    table = command("plan", image, *tokens)
+    assert table.status == 0, table.err
+    assert "the shortest of these that changes no object" in table.out
+    assert facts["command"] in table.out
+    assert not (image / "labels").exists()
+    bad = command("plan", image, "--segmenter", "threshold", "--calibrate", "--crop", -1)
+    assert bad.status == 2
+    assert "--crop -1 must be a number larger than 0" in bad.err
+
+
+def test_options_of_images_and_of_plates(command: Command, image: Path, folder: Path) -> None:
+    plate = write_plate(folder / "plate.zarr", {"A/1": [np.zeros((64, 64), np.uint8)]})
+    for tokens, says in (
+        ((image, "--wells", "A1"), "--wells belongs to a plate"),
+        ((plate, "--output", "elsewhere.zarr"), "--output does not apply to a plate"),
+        ((plate, "--wells", "C7"), "has no well C7: its 1 wells are A/1"),
+        ((plate, "--mask", "tissue.zarr"), "a plate has many: give a threshold"),
+        ((image, "--mask", "nowhere.zarr"), "there is no image at"),
+        ((image, "--channels", "DAPI"), "has no channel axis"),
+    ):
+        ended = command("segment", *tokens, "--segmenter", "threshold")
+        assert ended.status == 2, ended.err
+        assert says in ended.err
+        assert ended.err.count("\n") == 1
