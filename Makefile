@@ -46,7 +46,7 @@ peers: $(UV)
 	$(UV) pip sync --quiet --compile-bytecode --python .venv-peers --require-hashes requirements/peers.txt
 
 locks: $(UV)
-	$(COMPILE) --universal --extra cellpose --group dev -o requirements/dev.txt
+	$(COMPILE) --universal --extra cellpose --extra slurm --extra kubernetes --group dev -o requirements/dev.txt
 	$(COMPILE) --universal --extra cellpose3 --group dev -o requirements/cellpose3.txt
 	$(COMPILE) --universal --extra cellpose --extra atlas --extra stardist --extra convert --extra slurm --extra kubernetes --extra s3 -o requirements/cpu.txt
 	$(COMPILE) --python-platform x86_64-manylinux_2_28 --extra cellpose --extra cuda13 --extra atlas-cuda13 -o requirements/cuda13.txt

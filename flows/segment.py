@@ -15,7 +15,6 @@ from pydantic import Field
 from cytopave.blocks.cluster import resolve_cluster
 from cytopave.engine.errors import LabelError, TileError
 from cytopave.engine.merge import Merge
-from cytopave.engine.planning.budget import gpu_budget, host_budget
 from cytopave.engine.planning.planner import draft_plan
 from cytopave.engine.report import Report, Stage
 from cytopave.engine.scratch.tenancy import claimed, occupied
@@ -31,7 +30,7 @@ from cytopave.tasks.merge import (
     write_labels,
 )
 from cytopave.tasks.plan import plan_tiles
-from cytopave.tasks.probe import probe_workers
+from cytopave.tasks.probe import check_gpu, worker_budget
 from cytopave.tasks.progress import progress
 from cytopave.tasks.publish import count_seams, publish_labels
 from cytopave.tasks.report import show_failures, show_plan, show_report
@@ -42,6 +41,7 @@ from cytopave.tasks.window import run_window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from cytopave.blocks import Cluster
     from cytopave.engine.planning.plan import Plan
 
 
@@ -114,8 +114,8 @@ def segment_image(
         "scratch": Path(scratch) if scratch else settings.scratch,
     }
     with clock.stage("plan") as done:
-        at_least = _local_workers(cluster, workers)
-        plan = _plan(image, request, at_least, gpu_memory_gb or settings.gpu_memory_gb)
+        spec = resolve_cluster(cluster)
+        plan = _plan(image, request, spec, workers, gpu_memory_gb or settings.gpu_memory_gb)
         done(units=len(plan.grid), unit="tiles")
     show_plan(plan)
     with occupied(plan.root, remove=not keep_scratch), claimed(plan.root, plan.target.published):
@@ -128,21 +128,22 @@ def segment_image(
     return report
 
 
-def _local_workers(cluster: str, workers: int | None) -> int:
-    """How many workers will share this host's memory at least; those elsewhere do not."""
-    spec = resolve_cluster(cluster)
-    elsewhere = spec.address is not None or spec.cluster_class is not None
-    return 1 if elsewhere else workers or spec.workers or 1
-
-
-def _plan(image: str, request: dict[str, Any], at_least: int, assumed_gb: float | None) -> Plan:
+def _plan(
+    image: str,
+    request: dict[str, Any],
+    cluster: Cluster,
+    workers: int | None,
+    assumed_gb: float | None,
+) -> Plan:
     """Refuse bad requests before any worker starts; then plan for the workers that came."""
+    at_least = None if cluster.elsewhere else workers or cluster.workers or 1
     draft = draft_plan(image, workers=at_least, **request)
     # What was found out about the whole image need not be found out again.
-    request = {**request, "segmenter": draft.segmenter}
+    segmenter = draft.segmenter
+    check_gpu(segmenter, cluster)
     workers = slots()
-    gpus = probe_workers(assumed_gb=assumed_gb) if draft.segmenter.uses_gpu else []
-    budget = gpu_budget(gpus, assumed_gb=assumed_gb) if gpus else host_budget(workers)
+    budget = worker_budget(segmenter, cluster, assumed_gb=assumed_gb)
+    request = {**request, "segmenter": segmenter.placed_on(gpu=budget.on_gpu)}
     return plan_tiles(image, budget=budget, workers=workers, request=request)
 
 

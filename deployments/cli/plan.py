@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cytopave.deployments.cli.clusters import expected_workers
+from cytopave.deployments.cli.clusters import expected_budget, expected_workers, find_cluster
 from cytopave.deployments.cli.console import GIB, write_facts, write_json
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Keeping, Request
@@ -41,21 +41,22 @@ def plan(
 
 
 def _final_plan(image: str, request: Request) -> tuple[Plan, int]:
-    from cytopave.engine.planning.budget import local_budget
     from cytopave.engine.planning.planner import draft_plan, make_plan
     from cytopave.engine.settings import load_settings
 
     settings = load_settings()
     parameters = request.parameters()
     draft = draft_plan(image, workers=request.sharing, **parameters)
-    expected = expected_workers(request.cluster, gpu=draft.segmenter.uses_gpu)
-    workers = request.workers or expected
-    budget = local_budget(
-        draft.segmenter,
+    cluster = find_cluster(request.cluster)
+    segmenter = draft.segmenter
+    workers = request.workers or expected_workers(cluster, gpu=segmenter.uses_gpu)
+    budget = expected_budget(
+        cluster,
+        segmenter,
         workers=workers,
         assumed_gb=request.gpu_memory_gb or settings.gpu_memory_gb,
     )
-    parameters["segmenter"] = draft.segmenter
+    parameters["segmenter"] = segmenter
     made = make_plan(
         image, budget=budget, workers=workers, batch_seconds=settings.batch_seconds, **parameters
     )

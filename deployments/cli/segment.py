@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from cytopave.deployments.cli.clusters import expected_workers, is_saved
+from cytopave.deployments.cli.clusters import expected_workers, find_cluster
 from cytopave.deployments.cli.console import say, write_facts, write_json, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Keeping, Request
@@ -53,8 +53,7 @@ def run_flow(image: str, request: Request, *, keep_scratch: bool, common: Common
     parameters["segmenter"] = draft.segmenter
     parameters["scratch"] = str(parameters["scratch"]) if parameters["scratch"] else None
     prepare_prefect(verbose=common.verbose)
-    if not is_saved(request.cluster):
-        expected_workers(request.cluster, gpu=draft.segmenter.uses_gpu)
+    expected_workers(find_cluster(request.cluster), gpu=draft.segmenter.uses_gpu)
     if sys.stderr.isatty():
         say("starting; this takes some seconds")
     from cytopave.flows import segment_image
