@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from prefect.blocks.core import Block
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from cytopave.blocks import arguments
-from cytopave.blocks.kubernetes import Kubernetes
+from cytopave.blocks import arguments, slurm
+from cytopave.blocks.kubernetes import Kubernetes, give_up
 from cytopave.blocks.saved import load_saved
 from cytopave.blocks.slurm import Slurm
 from cytopave.engine.errors import ClusterError, MissingExtraError
@@ -226,17 +226,36 @@ class Cluster(Block):
         """
         name, options = self.recipe(gpu=gpu, library=library)
         factory = _import(name)
-        if self.slurm is not None:
-            self.slurm.check_here()
         if str(options.get("protocol")).startswith("ucx"):
             _check_ucx()
         try:
-            return factory(**options)
+            return factory(**options) if self.slurm is None else slurm.start(factory, options)
+        except ClusterError:
+            raise
         except Exception as error:
+            if self.kubernetes is not None:
+                give_up(factory)
             cause = _root(error)
+            what = "" if self.slurm or self.kubernetes else f" with {options}"
             raise ClusterError(
-                f"{name} did not start{_with(options)} ({_line(cause)}): {_remedy(cause)}"
+                f"{name} did not start{what} ({_line(cause)}): {self._remedy(cause)}"
             ) from error
+
+    def _remedy(self, cause: BaseException) -> str:
+        if "Nanny failed" in str(cause):
+            # Whatever a worker process died of was told on stderr, not to us.
+            return (
+                "its worker processes end at once; if this is a script, call the flow under "
+                '`if __name__ == "__main__":`, because they import it too'
+            )
+        if self.slurm is not None:
+            return "correct what the block asks SLURM for"
+        if self.kubernetes is not None:
+            return (
+                "check that kubectl works here, and that the Dask operator is installed in the "
+                "cluster"
+            )
+        return "change workers or cluster_kwargs, or use 'auto'"
 
 
 def names_saved(text: str) -> bool:
@@ -379,29 +398,16 @@ def cpu_workers() -> int:
 
 
 def _root(error: BaseException) -> BaseException:
-    while (cause := error.__cause__ or error.__context__) is not None:
+    while True:
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if cause is None:
+            return error
         error = cause
-    return error
 
 
 def _line(error: BaseException) -> str:
     text = " ".join(str(error).split()).rstrip(".")
     return text or type(error).__name__
-
-
-def _with(options: dict[str, Any]) -> str:
-    """What it was started with, but for what fills a page."""
-    return f" with {options}" if "custom_cluster_spec" not in options else ""
-
-
-def _remedy(cause: BaseException) -> str:
-    if "Nanny failed" in str(cause):
-        # Whatever a worker process died of was told on stderr, not to us.
-        return (
-            "its worker processes end at once; if this is a script, call the flow under "
-            '`if __name__ == "__main__":`, because they import it too'
-        )
-    return "change workers or cluster_kwargs, or use 'auto'"
 
 
 def _import(name: str) -> Callable[..., Any]:

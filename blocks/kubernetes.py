@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Annotated, Any
 
@@ -125,3 +126,14 @@ class Kubernetes(BaseModel):
             pod["nodeSelector"] = self.node_selector
         if self.tolerations:
             pod["tolerations"] = self.tolerations
+
+
+def give_up(cluster_class: Any) -> None:
+    """Delete what clusters that did not start have left in Kubernetes.
+
+    dask-kubernetes would do it when the process ends, with a traceback if that fails again.
+    """
+    for cluster in list(getattr(cluster_class, "_instances", ())):
+        with contextlib.suppress(Exception):
+            cluster.close(timeout=10)
+        cluster_class._instances.discard(cluster)

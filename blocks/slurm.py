@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from typing import Annotated, Any
 
@@ -100,14 +101,33 @@ class Slurm(BaseModel):
             **{name: value for name, value in given.items() if value is not None},
         }
 
-    def check_here(self) -> None:
-        """Refuse a host that cannot submit jobs: dask-jobqueue would wait without a word.
 
-        Raises:
-            ClusterError: There is no ``sbatch``.
-        """
-        if shutil.which("sbatch") is None:
-            raise ClusterError(
-                "SLURM's command sbatch is not on this host: start the run where jobs can be "
-                "submitted (a login node), or take another cluster"
-            )
+def start(cluster_class: Any, options: dict[str, Any]) -> Any:
+    """Start a scheduler here and submit the jobs of its workers; returns the cluster.
+
+    Left to itself, dask-jobqueue submits them some time later, and waits without a word if SLURM
+    takes none.
+
+    Raises:
+        ClusterError: This host cannot submit jobs.
+        RuntimeError: SLURM refused a job; the message holds what it said.
+    """
+    if shutil.which("sbatch") is None:
+        raise ClusterError(
+            "SLURM's command sbatch is not on this host: start the run where jobs can be "
+            "submitted (a login node), or take another cluster"
+        )
+    options = dict(options)
+    workers = options.pop("n_workers")
+    cluster = cluster_class(**options)
+    try:
+        while len(cluster.worker_spec) < workers:
+            cluster.worker_spec.update(cluster.new_worker_spec())
+        cluster.sync(cluster._correct_state)
+    except BaseException as error:
+        with contextlib.suppress(AssertionError):  # of jobs that never were
+            cluster.close(timeout=10)
+        if isinstance(error, RuntimeError) and "stderr:" in str(error):
+            raise RuntimeError(str(error).partition("stderr:")[2].strip()) from None
+        raise
+    return cluster

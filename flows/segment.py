@@ -13,6 +13,8 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from cytopave.blocks.cluster import resolve_cluster
+from cytopave.blocks.images import local_path
+from cytopave.blocks.models import with_saved_model
 from cytopave.engine.errors import LabelError, TileError
 from cytopave.engine.merge import Merge
 from cytopave.engine.planning.planner import draft_plan
@@ -99,6 +101,8 @@ def segment_image(
     """
     settings = load_settings()
     check_no_default_client(cluster)
+    image, output = local_path(image) or image, local_path(output)
+    segmenter, chosen = with_saved_model(segmenter, channels)
     clock = _Clock()
     request: dict[str, Any] = {
         "segmenter": segmenter,
@@ -110,7 +114,7 @@ def segment_image(
         "overwrite": overwrite,
         "level": level,
         "axes": axes,
-        "channels": channels,
+        "channels": chosen,
         "scratch": Path(scratch) if scratch else settings.scratch,
     }
     with clock.stage("plan") as done:

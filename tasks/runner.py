@@ -134,9 +134,15 @@ class ClusterTaskRunner(DaskTaskRunner):
             return super().submit(*args, **kwargs)
 
     def rooms(self) -> list[Room]:
-        """What host memory each worker has."""
+        """What host memory each worker has.
+
+        Raises:
+            ClusterError: There is no worker any more.
+        """
         threads = self.client.nthreads()
-        found = self.client.run(_room, on_error="ignore")
+        found = self.client.run(_room, on_error="ignore")  # one may just have died
+        if not found:
+            raise ClusterError("all workers of the cluster are gone: start it anew")
         return [room._replace(threads=threads.get(w, 1)) for w, room in sorted(found.items())]
 
     def _connect(self) -> PrefectDaskClient:
@@ -314,13 +320,12 @@ def _why_none(cluster: Cluster) -> str:
     return f"look for what their processes wrote to the terminal, or {longer}"
 
 
-def _room() -> Room:
+def _room(dask_worker: distributed.Worker) -> Room:
     """On a worker: its host's free memory, and how much of it Dask lets the worker have."""
-    from distributed import get_worker
     from distributed.system import MEMORY_LIMIT
 
     free = min(psutil.virtual_memory().available, MEMORY_LIMIT)  # the latter: of a container
-    return Room(socket.gethostname(), free, get_worker().memory_manager.memory_limit)
+    return Room(socket.gethostname(), free, dask_worker.memory_manager.memory_limit)
 
 
 def _check_workers(client: PrefectDaskClient) -> None:

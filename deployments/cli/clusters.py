@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cytopave.deployments.cli.saved import await_api
+
 if TYPE_CHECKING:
     from cytopave.blocks import Cluster
     from cytopave.engine.planning.budget import Budget
@@ -17,12 +19,9 @@ def find_cluster(text: str) -> Cluster:
         UserError: There is none.
     """
     from cytopave.blocks.cluster import names_saved, resolve_cluster
-    from cytopave.blocks.saved import may_be_saved
 
-    if names_saved(text) and may_be_saved(text):
-        from cytopave.tasks.runner import embedded_api
-
-        embedded_api()  # with more patience than Prefect has
+    if names_saved(text):
+        await_api(text)
     return resolve_cluster(text)
 
 

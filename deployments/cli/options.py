@@ -121,6 +121,17 @@ class Request:
             "scratch": scratch,
         }
 
+    def resolved(self, image: str, *, verbose: bool) -> tuple[str, dict[str, Any]]:
+        """The image and the parameters, with what was saved in Prefect in the place of its name.
+
+        Raises:
+            UserError: An option has a value that it cannot have, or names what nobody saved.
+        """
+        from cytopave.deployments.cli.saved import look_up_stores, resolve_saved
+
+        look_up_stores(verbose=verbose)
+        return resolve_saved(image, self.parameters())
+
     def _tiling(self) -> Tiling:
         from cytopave.engine.tiling import Tiling
 

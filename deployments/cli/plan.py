@@ -32,7 +32,7 @@ def plan(
         common: Options of every command.
     """
     prepare_prefect(verbose=common.verbose)
-    made, workers = _final_plan(image, request)
+    made, workers = _final_plan(image, request, verbose=common.verbose)
     facts = plan_facts(made, workers=workers)
     if common.json:
         write_json(facts)
@@ -40,12 +40,12 @@ def plan(
     write_facts(_lines(facts))
 
 
-def _final_plan(image: str, request: Request) -> tuple[Plan, int]:
+def _final_plan(image: str, request: Request, *, verbose: bool) -> tuple[Plan, int]:
     from cytopave.engine.planning.planner import draft_plan, make_plan
     from cytopave.engine.settings import load_settings
 
     settings = load_settings()
-    parameters = request.parameters()
+    image, parameters = request.resolved(image, verbose=verbose)
     draft = draft_plan(image, workers=request.sharing, **parameters)
     cluster = find_cluster(request.cluster)
     segmenter = draft.segmenter

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cytopave.deployments.cli.console import write, write_facts, write_json, write_table
 from cytopave.deployments.cli.options import Common, Flag
+from cytopave.deployments.cli.saved import look_up_stores
 from cytopave.deployments.cli.segment import SEAMS
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def report(
     """
     from cytopave.engine.report import Report
 
+    look_up_stores(verbose=common.verbose)
     labels_path, provenance = find_labels(store, name)
     made = Report.from_provenance(provenance, labels_path)
     files = write_report(

@@ -47,7 +47,7 @@ def run_flow(image: str, request: Request, *, keep_scratch: bool, common: Common
     """
     from cytopave.engine.planning.planner import draft_plan
 
-    parameters = request.parameters()
+    image, parameters = request.resolved(image, verbose=common.verbose)
     draft = draft_plan(image, workers=request.sharing, **parameters)
     # What is known of the whole image by now need not be found out again.
     parameters["segmenter"] = draft.segmenter

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote
 
 import fsspec
 import zarr
 
 from cytopave.engine.errors import MissingExtraError, UserError
+from cytopave.engine.omezarr import stores
 from cytopave.engine.omezarr.blosc import guarded
+from cytopave.engine.omezarr.stores import absolute as absolute  # by its old name
 
 METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 """Names of files that describe a zarr node (the first for format 3, the others for format 2)."""
@@ -28,16 +29,6 @@ PART = ".cytopave-part"
 
 # What filesystems call the thing that changes when a file is written; the first that is there.
 _STAMPS = ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "updated", "created")
-
-
-def absolute(url: str | os.PathLike[str]) -> str:
-    """A local path made absolute (``~`` and ``file://`` resolved); any other URL as it is."""
-    text = os.fspath(url)
-    if text.startswith("file://"):
-        text = unquote(text.removeprefix("file://"))
-    if "://" in text or "::" in text:
-        return text.rstrip("/") if not text.endswith("://") else text
-    return os.path.abspath(os.path.expanduser(text))
 
 
 @dataclass(frozen=True)
@@ -70,6 +61,16 @@ class Folder:
         """The folder on this machine; None for a remote one."""
         return None if "://" in self.url or "::" in self.url else Path(self.url, self.path)
 
+    @property
+    def address(self) -> tuple[str, dict[str, Any]]:
+        """The folder's own path or URL, and the options to open it with.
+
+        Raises:
+            UserError: The store is one that nobody has named.
+        """
+        url, options = stores.located(self.url, self.options)
+        return f"{url}/{self.path}" if self.path else url, dict(options)
+
     def remote(self, name: str = "") -> tuple[Any, str]:
         """The fsspec filesystem, and the path in it of the folder or of a file in it.
 
@@ -77,8 +78,9 @@ class Folder:
             MissingExtraError: The package that serves the URL's protocol is not installed.
             UserError: fsspec knows no such protocol.
         """
+        url, options = stores.located(self.url, self.options)
         try:
-            system, root = fsspec.url_to_fs(self.url, **self.options)
+            system, root = fsspec.url_to_fs(url, **options)
         except ImportError as error:
             raise MissingExtraError(
                 f"{self.url} cannot be opened: {error}; install the package it names "
@@ -178,8 +180,8 @@ class Folder:
 
         On a remote store that is not noticed: `forget` there.
         """
-        options = json.dumps(self.options, sort_keys=True)
-        return _array(self.url, self.path, mode, options, self._stamp())
+        url, options = stores.located(self.url, self.options)
+        return _array(url, self.path, mode, json.dumps(options, sort_keys=True), self._stamp())
 
     def _stamp(self) -> int:
         for name in ("zarr.json", ".zarray") if self.local else ():
