@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from cytopave.engine.seams import AxisSeams
+from cytopave.engine.seams import SeamReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+SEAMS = "Objects that end exactly at the tiles' seams, and at lines inside tiles"
+"""Title of the table of seams."""
 
 
 class Stage(BaseModel):
@@ -47,7 +51,7 @@ class Report(BaseModel):
         n_reused: Tiles that an earlier attempt had finished.
         digest: The run's digest.
         stages: What was done and how long it took.
-        seams: Objects cut at seams beside control lines, per axis.
+        seams: Objects cut at seams beside control lines and suspects, per axis, and where they are.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -62,7 +66,7 @@ class Report(BaseModel):
     n_reused: int
     digest: str
     stages: list[Stage]
-    seams: list[AxisSeams]
+    seams: SeamReport
 
     def provenance(self, plan_facts: dict[str, Any]) -> dict[str, Any]:
         """What the label image's attributes keep of the run."""
@@ -107,8 +111,9 @@ class Report(BaseModel):
                 "end there (control)": a.control.cut,
                 "more than control": round(a.excess, 1),
                 "by chance up to": round(a.chance, 1),
+                "fused suspects": a.suspects,
             }
-            for a in self.seams
+            for a in self.seams.axes
         ]
 
 

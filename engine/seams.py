@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 MIN_PIXELS = 4
 
+MOST_PLACES = 2000
+"""Places of one kind that a report keeps; counts are always complete."""
+
+type Place = tuple[int, ...]
+"""Time point, then ([Z], Y, X) of a pixel of the label image."""
 type _Line = tuple[np.ndarray, np.ndarray]
 
 _SEAM, _CONTROL = 0, 1
@@ -42,13 +47,21 @@ class LineCounts(BaseModel):
 
 
 class AxisSeams(BaseModel):
-    """Seams across one axis, beside the control lines across the same axis."""
+    """Seams across one axis, beside the control lines across the same axis.
+
+    Attributes:
+        axis: Name of the axis.
+        seams: Counts along the seams.
+        control: Counts along the control lines.
+        suspects: Objects that reach over such a seam and hold two parts that one tile kept apart.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     axis: str
     seams: LineCounts = LineCounts()
     control: LineCounts = LineCounts()
+    suspects: int = 0
 
     @property
     def excess(self) -> float:
@@ -68,6 +81,23 @@ class AxisSeams(BaseModel):
         return 2 * math.sqrt(self.seams.met * rate * (1 - rate) * spread)
 
 
+class SeamReport(BaseModel):
+    """What the seams look like, and where to look.
+
+    Attributes:
+        axes: One entry an axis that has seams.
+        cut: Where objects end at a seam: pixels of the plane before it, `MOST_PLACES` at most.
+        suspects: The first pixel of each object that holds two parts that one tile kept apart,
+            joined because a neighbour saw them meet outside; as many at most.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    axes: list[AxisSeams] = []
+    cut: list[Place] = []
+    suspects: list[Place] = []
+
+
 class SeamCounter:
     """Counts along seams and control lines, tile by tile, in any order.
 
@@ -79,6 +109,9 @@ class SeamCounter:
         self._grid = grid
         self._totals = np.zeros((len(grid.shape), 2, 2), np.int64)  # axis; seams, control; met, cut
         self._lines: list[list[_Line]] = [[] for _ in range(2 * len(grid.shape))]
+        # Which tile lies before each of the seams among them; the control lines' are not asked for.
+        self._before: list[list[int]] = [[] for _ in grid.shape]
+        self._places = np.zeros((0, 1 + len(grid.shape)), np.int64)
         self._pixels = 0
         self._waiting: dict[tuple[int, int], np.ndarray] = {}
 
@@ -96,12 +129,13 @@ class SeamCounter:
                 self._face((tile.index, axis), core.take(length - 1, axis=axis))
 
     def state(self) -> dict[str, np.ndarray]:
-        """What was counted, and the planes that wait for tiles of other parts."""
+        """What was counted and where, and the planes that wait for tiles of other parts."""
         self._count()
         keys = np.array(sorted(self._waiting), np.int64).reshape(-1, 2)
         planes = [self._waiting[i, axis] for i, axis in keys.tolist()]
         return {
             "totals": self._totals,
+            "places": self._places,
             "keys": keys,
             "shapes": np.array([p.shape for p in planes], np.int64).reshape(
                 -1, self._totals.shape[0] - 1
@@ -112,6 +146,7 @@ class SeamCounter:
     def join(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what another counter counted and what it waits for."""
         self._totals = self._totals + state["totals"]
+        self._keep(state["places"])
         ends = np.cumsum(state["shapes"].prod(axis=1))[:-1]
         planes = np.split(state["pixels"], ends) if len(state["keys"]) else []
         for key, shape, plane in zip(
@@ -119,15 +154,42 @@ class SeamCounter:
         ):
             self._face((key[0], key[1]), plane.reshape(shape))
 
-    def report(self, axes: Sequence[str]) -> list[AxisSeams]:
-        """One entry an axis that has seams; ``axes`` are the names of the spatial axes."""
+    def report(self, axes: Sequence[str], suspects: np.ndarray | None = None) -> SeamReport:
+        """What was counted.
+
+        Args:
+            axes: Names of the spatial axes.
+            suspects: As `cytopave.engine.merge.resolve.Resolution` has them.
+        """
         self._count()
         counts = [[LineCounts(met=m, cut=c) for m, c in kind] for kind in self._totals.tolist()]
-        return [
-            AxisSeams(axis=name, seams=seams, control=control)
-            for name, (seams, control), n in zip(axes, counts, self._grid.counts, strict=True)
+        first, reach = self._suspects(np.zeros((0, 2), int) if suspects is None else suspects)
+        found = [
+            AxisSeams(axis=name, seams=seams, control=control, suspects=over)
+            for name, (seams, control), over, n in zip(
+                axes, counts, reach, self._grid.counts, strict=True
+            )
             if n > 1
         ]
+        places = np.unravel_index(first[:MOST_PLACES], (self._grid.times, *self._grid.shape))
+        return SeamReport(
+            axes=found,
+            cut=[tuple(p) for p in self._places.tolist()],
+            suspects=[tuple(p) for p in np.stack(places, axis=1).tolist()],
+        )
+
+    def _suspects(self, rows: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        """First pixels of the suspects, and how many of them reach over seams across each axis."""
+        counts = self._grid.counts
+        first, of_row = np.unique(rows[:, 0], return_inverse=True)
+        tiles = np.unravel_index(rows[:, 1] % self._grid.tiles_per_time, counts)
+        reach = []
+        for position, n in zip(tiles, counts, strict=True):
+            low, high = np.full(len(first), n), np.zeros(len(first), np.int64)
+            np.minimum.at(low, of_row, position)
+            np.maximum.at(high, of_row, position)
+            reach.append(int((low < high).sum()))
+        return first, reach
 
     def _face(self, key: tuple[int, int], plane: np.ndarray) -> None:
         """A plane at the seam after a tile, along an axis."""
@@ -135,6 +197,7 @@ class SeamCounter:
         if facing is None:
             self._waiting[key] = plane
         else:
+            self._before[key[1]].append(key[0])
             self._meet(key[1], _SEAM, facing, plane)
 
     def _meet(self, axis: int, kind: int, before: np.ndarray, after: np.ndarray) -> None:
@@ -144,33 +207,72 @@ class SeamCounter:
             self._count()
 
     def _count(self) -> None:
-        for total, lines in zip(self._totals.reshape(-1, 2), self._lines, strict=True):
-            total += count_lines(lines)
-            lines.clear()
+        for axis, total in enumerate(self._totals):
+            for kind, lines in enumerate(self._lines[2 * axis : 2 * axis + 2]):
+                met, ends = compare_lines(lines)
+                total[kind] += met, len(ends)
+                if kind == _SEAM and len(ends):
+                    self._keep(self._located(axis, lines, ends))
+                lines.clear()
+            self._before[axis].clear()
         self._pixels = 0
 
+    def _located(self, axis: int, lines: Sequence[_Line], ends: np.ndarray) -> np.ndarray:
+        """Places in the image, on the last plane before a seam, of what `compare_lines` found."""
+        places = np.zeros((len(ends), self._places.shape[1]), np.int64)
+        for line in np.unique(ends[:, 0]).tolist():
+            tile = self._grid[self._before[axis][line]]
+            start = list(tile.core.start)
+            start[axis] = tile.core.stop[axis] - 1
+            rows = ends[:, 0] == line
+            plane = list(np.unravel_index(ends[rows, 1], lines[line][0].shape))
+            plane.insert(axis, np.zeros_like(plane[0]))
+            places[rows, 0] = tile.time
+            places[rows, 1:] = np.stack(plane, axis=1) + start
+        return places
 
-def count_lines(lines: Sequence[_Line]) -> tuple[int, int]:
+    def _keep(self, places: np.ndarray) -> None:
+        """Keep the first places in raster order, which does not depend on the order of work."""
+        kept = np.unique(np.concatenate([self._places, places]), axis=0)
+        self._places = kept[:MOST_PLACES]
+
+
+def compare_lines(lines: Sequence[_Line]) -> tuple[int, np.ndarray]:
     """Compare the two planes of final labels that face each other across each of some lines.
 
     Returns:
-        Objects met, and how many of them end at their line; an object counts once a plane.
+        The number of objects met, an object counting once a plane; and ``(n, 2)``, a row for each
+        that ends at its line: number of the line, and where in that plane its first pixel is.
     """
     if not lines:
-        return 0, 0
-    sides = [_objects([line[k] for line in lines]) for k in (0, 1)]
-    met = cut = 0
-    for (ids, pixels), (others, _) in (sides, sides[::-1]):
-        large = ids[pixels >= MIN_PIXELS]
+        return 0, np.zeros((0, 2), np.int64)
+    sides = [_keys([line[k] for line in lines]) for k in (0, 1)]
+    objects = [np.unique(keys[keys & _LABEL > 0], return_counts=True) for keys in sides]
+    met, ends = 0, []
+    for keys, (own, pixels), (others, _) in zip(sides, objects, objects[::-1], strict=True):
+        large = own[pixels >= MIN_PIXELS]
         met += len(large)
-        cut += int((~np.isin(large, others, assume_unique=True)).sum())
-    return met, cut
+        cut = large[~np.isin(large, others, assume_unique=True)]
+        ends.append(_first_pixels(keys, cut, lines))
+    return met, np.concatenate(ends)
 
 
-def _objects(planes: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The objects of each plane, told apart by plane, and their numbers of pixels."""
+# 2^40 objects are more than anybody can store; 2^24 lines are more than are counted at once.
+_LINE_BITS = np.uint64(40)
+_LABEL = np.uint64((1 << 40) - 1)
+
+
+def _keys(planes: Sequence[np.ndarray]) -> np.ndarray:
+    """Line and label of every pixel, as one number."""
     ids = np.concatenate([p.ravel() for p in planes]).astype(np.uint64)
     of_line = np.repeat(np.arange(len(planes), dtype=np.uint64), [p.size for p in planes])
-    # 2^40 objects are more than anybody can store; 2^24 lines are more than are counted at once.
-    keys = (of_line << np.uint64(40)) | ids
-    return np.unique(keys[ids > 0], return_counts=True)
+    return np.asarray((of_line << _LINE_BITS) | ids)
+
+
+def _first_pixels(keys: np.ndarray, wanted: np.ndarray, lines: Sequence[_Line]) -> np.ndarray:
+    """Line, and place in its plane, of the first pixel of each wanted key."""
+    here = np.flatnonzero(np.isin(keys, wanted))
+    found, first = np.unique(keys[here], return_index=True)
+    line = (found >> _LINE_BITS).astype(np.int64)
+    begin = np.cumsum([0, *(before.size for before, _ in lines[:-1])])
+    return np.stack([line, here[first] - begin[line]], axis=1)

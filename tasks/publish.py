@@ -11,12 +11,12 @@ from prefect import task
 from cytopave.engine.merge import stages
 from cytopave.engine.planning.plan import Plan
 from cytopave.engine.report import Report
-from cytopave.engine.seams import AxisSeams
+from cytopave.engine.seams import SeamReport
 from cytopave.tasks.merge import write_groups
 
 
 @task(name="count_seams", persist_result=False)
-def count_seams(plan_path: str, *, tasks: int) -> list[AxisSeams]:
+def count_seams(plan_path: str, *, tasks: int) -> SeamReport:
     """Objects cut at seams beside control lines, from the planes that the writers kept."""
     plan = Plan.load(plan_path)
     return stages.count_seams(plan, write_groups(plan, tasks=tasks))

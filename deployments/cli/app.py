@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cytopave.deployments.cli.console import say
 from cytopave.deployments.cli.demo import demo
 from cytopave.deployments.cli.environment import listen
+from cytopave.deployments.cli.measure import measure
 from cytopave.deployments.cli.merge import merge
 from cytopave.deployments.cli.plan import plan
 from cytopave.deployments.cli.probe import probe
@@ -37,7 +38,7 @@ app = App(
     default_parameter=Parameter(negative=()),
     suppress_keyboard_interrupt=False,
 )
-for _command in (probe, plan, segment, merge, report, demo):
+for _command in (probe, plan, segment, measure, merge, report, demo):
     app.command(_command)
 
 

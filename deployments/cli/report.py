@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cytopave.deployments.cli.console import write, write_facts, write_json, write_table
 from cytopave.deployments.cli.options import Common, Flag
 from cytopave.deployments.cli.saved import look_up_stores
-from cytopave.deployments.cli.segment import SEAMS
 
 if TYPE_CHECKING:
     from cytopave.engine.omezarr.folders import Folder
-    from cytopave.engine.omezarr.image import Image
     from cytopave.engine.report import Report
 
 
@@ -33,12 +29,13 @@ def report(
     Args:
         store: The image that was segmented, or the store that holds the labels.
         name: Name of the label image.
-        out: Folder that gets overlay.png, report.json and stages.csv.
+        out: Folder that gets report.html, its pictures, report.json and stages.csv.
         image: The image that was segmented, if it is not where it was.
         tiles: Draw the tiles' edges faintly.
         common: Options of every command.
     """
-    from cytopave.engine.report import Report
+    from cytopave.engine.report import SEAMS, Report
+    from cytopave.engine.show.files import facts, write_report
 
     look_up_stores(verbose=common.verbose)
     labels_path, provenance = find_labels(store, name)
@@ -49,7 +46,7 @@ def report(
     if common.json:
         write_json({**provenance, "labels_path": labels_path, "files": files})
         return
-    write_facts(_facts(made, provenance))
+    write_facts(facts(made, provenance))
     write_table(made.stage_rows(), title="Stages")
     write_table(made.seam_rows(), title=SEAMS)
     write()
@@ -86,48 +83,6 @@ def find_labels(place: str, name: str) -> tuple[str, dict[str, Any]]:
     return f"{store}/labels/{name}", made
 
 
-def write_report(
-    made: Report, provenance: dict[str, Any], folder: Path, *, image: str, tiles: bool = False
-) -> dict[str, str]:
-    """Write report.json, stages.csv and overlay.png.
-
-    Args:
-        made: The report of the run.
-        provenance: What the label image's attributes say.
-        folder: Where to; created if need be.
-        image: The image that was segmented.
-        tiles: Whether the tiles' edges are drawn.
-
-    Returns:
-        The path of each file.
-
-    Raises:
-        UserError: The image cannot be opened, or the folder cannot be written.
-    """
-    from cytopave.engine.errors import OutputError
-    from cytopave.engine.omezarr.image import open_image
-    from cytopave.engine.overlay import draw_overlay, save_png
-
-    axes = provenance["axes"]
-    source = open_image(image, level=provenance["level"])
-    if source.version is None and source.axes != axes:
-        source = open_image(image, level=provenance["level"], axes=axes)
-    labels = open_image(made.labels_path)
-    lines = _edges(provenance, labels) if tiles else None
-    picture = draw_overlay(source, labels, channels=provenance["channels"], lines=lines)
-    files = {name: folder / file for name, file in _FILES.items()}
-    save_png(picture, files["overlay"])
-    try:
-        files["report"].write_text(made.model_dump_json(indent=2) + "\n")
-        files["stages"].write_text(_csv(made.stage_rows()))
-    except OSError as error:
-        raise OutputError(f"the report cannot be written to {folder}: {error}") from error
-    return {name: str(path.absolute()) for name, path in files.items()}
-
-
-_FILES = {"overlay": "overlay.png", "report": "report.json", "stages": "stages.csv"}
-
-
 def _is_array(folder: Folder) -> bool:
     meta = folder.read_json("zarr.json") or {}
     return meta.get("node_type") == "array" or folder.exists(".zarray")
@@ -143,33 +98,3 @@ def _image_of(place: str, made: Report) -> str:
     if _is_array(named):
         return named.url
     return store.url if "multiscales" in ome_of(read_attributes(store) or {}) else made.image
-
-
-def _edges(provenance: dict[str, Any], labels: Image) -> tuple[tuple[int, ...], ...]:
-    from cytopave.engine.tiling import Grid
-
-    tile, halo = tuple(provenance["tile"]), tuple(provenance["halo"])
-    return Grid(labels.spatial_shape, tile, halo).edges[-2:]
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _facts(made: Report, provenance: dict[str, Any]) -> dict[str, object]:
-    method = {k: v for k, v in provenance["segmenter"].items() if k not in ("network", "digest")}
-    return {
-        "labels": made.labels_path,
-        "image": f"{made.image}, level {provenance['level']}, channels "
-        f"{provenance['channels'] or 'none'}",
-        "made": f"{provenance['created']} by cytopave {provenance['version']}",
-        "objects": f"{made.n_objects}, of which {made.n_joined} lie on more than one tile",
-        "tiles": f"{made.n_tiles} of {provenance['tile']} pixels, halo {provenance['halo']}",
-        "merge": f"{provenance['merge']['rule']} {provenance['merge']['iou']}",
-        "segmenter": ", ".join(f"{k}={v}" for k, v in method.items()),
-        "digest": made.digest,
-    }

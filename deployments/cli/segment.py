@@ -78,16 +78,16 @@ def show(made: Report, **further: object) -> None:
         made: The run's report.
         further: Further lines, or other ones in the place of these.
     """
+    from cytopave.engine.report import SEAMS
+
     reused = f" ({made.n_reused} of them finished before)" if made.n_reused else ""
     facts = {
         "objects": f"{made.n_objects}, of which {made.n_joined} lie on more than one tile",
         "tiles": f"{made.n_tiles}{reused}",
         "labels": made.labels_path,
+        **({"table": made.table_path} if made.table_path else {}),
         "report": f"in their attributes: cytopave report {made.labels_path}",
     }
     write_facts({**facts, **further})
     write_table(made.stage_rows(), title="Stages")
     write_table(made.seam_rows(), title=SEAMS)
-
-
-SEAMS = "Objects that end exactly at the tiles' seams, and at lines inside tiles"

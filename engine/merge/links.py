@@ -29,12 +29,12 @@ import cc3d
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from cytopave.engine.scratch.tiles import OpenTiles, shared_zone, zone_name
+from cytopave.engine.scratch.tiles import shared_zone, zone_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cytopave.engine.scratch.tiles import Scratch
+    from cytopave.engine.scratch.tiles import OpenTiles
     from cytopave.engine.tiling import Grid
 
 LINK = np.dtype(
@@ -91,7 +91,7 @@ class Side:
         return np.asarray(2 * self.views["core_area"][ids - 1] >= self.views["area"][ids - 1])
 
 
-def scan(scratch: Scratch, grid: Grid, tiles: Iterable[int], merge: Merge) -> np.ndarray:
+def scan(opened: OpenTiles, grid: Grid, tiles: Iterable[int], merge: Merge) -> np.ndarray:
     """Compare tiles with those of their neighbours that come later in the grid.
 
     Over all tiles of a grid each zone is read exactly once.
@@ -103,7 +103,7 @@ def scan(scratch: Scratch, grid: Grid, tiles: Iterable[int], merge: Merge) -> np
         CorruptError: A tile's file is missing or damaged.
     """
     rows = [np.zeros(0, LINK)]
-    rows += [_compare_all(seams, merge) for seams in _alike(_seams(scratch, grid, tiles))]
+    rows += [_compare_all(seams, merge) for seams in _alike(_seams(opened, grid, tiles))]
     return np.concatenate(rows)
 
 
@@ -118,8 +118,7 @@ class Seam:
     same_pixels: bool
 
 
-def _seams(scratch: Scratch, grid: Grid, tiles: Iterable[int]) -> Iterator[Seam]:
-    opened = OpenTiles(scratch)
+def _seams(opened: OpenTiles, grid: Grid, tiles: Iterable[int]) -> Iterator[Seam]:
     for index in tiles:
         tile = grid[index]
         for step, other in grid.steps(tile):

@@ -55,8 +55,10 @@ class Resolution:
             tile's window).
         n_objects: Number of objects: the final ids are 1..n without gaps.
         n_joined: Number of objects that more than one tile had a part in.
-        n_suspects: Number of objects that hold two views which one tile kept apart: joined on a
-            neighbour's word, and the first to look at for cells that were fused.
+        suspects: ``(rows, 2)`` the objects that hold two views which one tile kept apart: joined
+            on a neighbour's word, and the first to look at for cells that were fused. A row for
+            each tile that had a part: first pixel of the object in the raster order of the image,
+            index of the tile.
     """
 
     offsets: np.ndarray
@@ -64,7 +66,12 @@ class Resolution:
     mode: np.ndarray
     n_objects: int
     n_joined: int
-    n_suspects: int
+    suspects: np.ndarray
+
+    @property
+    def n_suspects(self) -> int:
+        """Number of suspect objects."""
+        return len(np.unique(self.suspects[:, 0]))
 
 
 def resolve(
@@ -294,10 +301,17 @@ def _number(
         begin += len(chosen)
     final[where] = final[leaders[0]][leaders[1]]
     joined = np.bincount(cluster)[group] > 1
-    kept_apart = np.stack([group, border.tile[visible]])
-    (group_of, _), times = np.unique(kept_apart, axis=1, return_counts=True)
-    suspects = np.unique(group_of[times > 1])
-    return Resolution(offsets, final, mode, n, len(np.unique(group[joined])), len(suspects))
+    chosen = _kept_apart(group, border.tile[visible], len(offsets))
+    objects = first[leaders[0]][leaders[1][chosen]]
+    suspects = np.unique(np.stack([objects, border.tile[visible][chosen]], axis=1), axis=0)
+    return Resolution(offsets, final, mode, n, len(np.unique(group[joined])), suspects)
+
+
+def _kept_apart(group: np.ndarray, tile: np.ndarray, tiles: int) -> np.ndarray:
+    """Indices of the views of those groups that hold two views of one tile."""
+    keys = np.sort(group.astype(np.int64) * tiles + tile)
+    groups = np.unique(keys[1:][keys[1:] == keys[:-1]] // tiles)
+    return np.flatnonzero(np.isin(group, groups))
 
 
 def _in_order(painted: np.ndarray, first: np.ndarray, n: int) -> Iterator[np.ndarray]:

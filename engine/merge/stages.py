@@ -15,8 +15,9 @@ from cytopave.engine.merge.links import LINK, scan
 from cytopave.engine.merge.paint import Painter
 from cytopave.engine.merge.resolve import Resolution, resolve
 from cytopave.engine.scratch.archive import Archive, write_archive, write_array
+from cytopave.engine.scratch.tiles import OpenTiles
 from cytopave.engine.scratch.views import VIEW
-from cytopave.engine.seams import AxisSeams, SeamCounter
+from cytopave.engine.seams import SeamCounter, SeamReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from cytopave.engine.planning.plan import Plan
 
 
-_RESOLUTION = ("offsets", "final", "mode")
+_RESOLUTION = ("offsets", "final", "mode", "suspects")
 
 
 def scan_tiles(plan: Plan, tiles: Sequence[int]) -> int:
@@ -35,8 +36,9 @@ def scan_tiles(plan: Plan, tiles: Sequence[int]) -> int:
     Raises:
         CorruptError: A tile's file is missing or damaged.
     """
-    links = scan(plan.scratch, plan.grid, tiles, plan.merge)
-    tables = [plan.scratch.open(i).read("views")[0] for i in tiles]
+    opened = OpenTiles(plan.scratch)
+    links = scan(opened, plan.grid, tiles, plan.merge)
+    tables = [opened[i][1] for i in tiles]
     members = {
         "tiles": np.asarray(tiles, np.int64),
         "counts": np.array([len(t) for t in tables], np.int64),
@@ -77,7 +79,7 @@ def load_resolution(folder: Path) -> Resolution:
     arrays: dict[str, Any] = {
         name: np.load(folder / "resolution" / f"{name}.npy", mmap_mode="r") for name in _RESOLUTION
     }
-    return Resolution(**arrays, n_objects=-1, n_joined=-1, n_suspects=-1)
+    return Resolution(**arrays, n_objects=-1, n_joined=-1)
 
 
 def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
@@ -104,13 +106,14 @@ def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
     return sum(block.box.size for block in blocks)
 
 
-def count_seams(plan: Plan, groups: Sequence[Sequence[WriteBlock]]) -> list[AxisSeams]:
+def count_seams(plan: Plan, groups: Sequence[Sequence[WriteBlock]]) -> SeamReport:
     """The seam report of a run whose blocks were written in these groups."""
     seams = SeamCounter(plan.grid)
     for group in groups:
         archive = Archive.open(_path(plan, "planes", group))
         seams.join(dict(zip(archive.index, archive.read(*archive.index), strict=True)))
-    return seams.report(plan.image.spatial_axes)
+    suspects = load_resolution(plan.merge_folder).suspects
+    return seams.report(plan.image.spatial_axes, suspects)
 
 
 def _path(plan: Plan, kind: str, group: Sequence[object]) -> Path:

@@ -68,16 +68,14 @@ class Blocks(BaseModel):
 
     Attributes:
         chunk: Shape of a chunk.
-        shard: Shape of what lies in one file if the format has shards; equal to ``chunk`` if
-            that is one chunk.
-        unit: Shape of a unit of writing: a multiple of the shard, and of the tile core
-            unless that has no divisor that makes a good chunk, or is too large.
+        unit: Shape of a unit of writing, which lies in one file if the format has shards: a
+            multiple of the chunk, and of the tile core unless that has no divisor that makes a
+            good chunk, or is too large.
     """
 
     model_config = ConfigDict(frozen=True)
 
     chunk: tuple[int, ...]
-    shard: tuple[int, ...]
     unit: tuple[int, ...]
 
 
@@ -85,9 +83,9 @@ def plan_blocks(shape: Sequence[int], tile: Sequence[int]) -> Blocks:
     """Choose chunks, shards and units for level 0 of shape ``([Z], Y, X)``.
 
     A chunk is the divisor of the tile core nearest to `CHUNK` (`CHUNK_Z`), the core itself if
-    it has none, or else `CHUNK`; several cores if they are smaller than that in Y or X. A shard
-    is a core, as long as it holds no more than `UNIT_PIXELS`. Units are single shards, or groups of
-    small ones.
+    it has none, or else `CHUNK`; several cores if they are smaller than that in Y or X. A unit is
+    a core, as long as it holds no more than `UNIT_PIXELS`, or a group of small ones: every file
+    costs as much as compressing a chunk.
     """
     targets = (CHUNK_Z, CHUNK, CHUNK)[-len(shape) :]
     chunk, grain = [], []
@@ -100,8 +98,7 @@ def plan_blocks(shape: Sequence[int], tile: Sequence[int]) -> Blocks:
             c = divisor(t, target) or target
         chunk.append(c)
         grain.append(-(-n // c) * c if t >= n else max(1, round(t / c)) * c)
-    shard = _shrink(grain, chunk)
-    return Blocks(chunk=tuple(chunk), shard=shard, unit=_grow(shard, shape))
+    return Blocks(chunk=tuple(chunk), unit=_grow(_shrink(grain, chunk), shape))
 
 
 def divisor(length: int, target: int) -> int | None:
@@ -128,9 +125,9 @@ def _shrink(grain: Sequence[int], chunk: Sequence[int]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _grow(shard: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+def _grow(unit: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     """Double a unit along its shortest axes while it stays small; Y and X before Z."""
-    sizes = list(shard)
+    sizes = list(unit)
     while math.prod(sizes) * 2 <= GROUP_PIXELS:
         axes = [i for i in range(len(sizes)) if sizes[i] < shape[i]]
         if not axes:
@@ -141,11 +138,11 @@ def _grow(shard: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def unit_edges(shape: Sequence[int], blocks: Blocks) -> list[list[int]]:
-    """Where units begin and end per axis; a rest below half a shard joins the unit before."""
+    """Where units begin and end per axis; a rest below a quarter joins the unit before."""
     edges = []
-    for n, unit, shard in zip(shape, blocks.unit, blocks.shard, strict=True):
+    for n, unit in zip(shape, blocks.unit, strict=True):
         cuts = [*range(0, n, unit), n]
-        if len(cuts) > 2 and 2 * (n - cuts[-2]) < shard:
+        if len(cuts) > 2 and 4 * (n - cuts[-2]) < unit:
             del cuts[-2]
         edges.append(cuts)
     return edges
@@ -232,7 +229,7 @@ def lay_out(image: Image, axes: str, plan: Blocks) -> tuple[tuple[LabelLevel, ..
     indices = [np.arange(length) for length in bare[0].shape[-n:]]
     levels, direct = [], 0
     for k, level in enumerate(bare):
-        spans: Any = (plan.chunk, plan.shard)
+        spans: Any = (plan.chunk, plan.unit)
         if k:
             indices = [i[s] for i, s in zip(indices, steps[k - 1], strict=True)]
             spans = coarse_spans(edges, indices, targets, plan.unit)
@@ -311,5 +308,15 @@ def coarser(region: Box, part: np.ndarray, index: Sequence[np.ndarray]) -> tuple
     """
     start = tuple(int(np.searchsorted(i, a)) for i, a in zip(index, region.start, strict=True))
     stop = tuple(int(np.searchsorted(i, b)) for i, b in zip(index, region.stop, strict=True))
-    picks = (i[a:b] - o for i, a, b, o in zip(index, start, stop, region.start, strict=True))
-    return Box(start, stop), part[np.ix_(*picks)]
+    picks = [i[a:b] - o for i, a, b, o in zip(index, start, stop, region.start, strict=True)]
+    for axis, pick in enumerate(picks):
+        part = part[(slice(None),) * axis + (_even(pick),)]
+    return Box(start, stop), np.ascontiguousarray(part)
+
+
+def _even(pick: np.ndarray) -> np.ndarray | slice:
+    """A slice in place of evenly spaced indices, which copies no pixel that is not wanted."""
+    step = int(pick[1] - pick[0]) if len(pick) > 1 else 1
+    if not len(pick) or step < 1 or (np.diff(pick) != step).any():
+        return pick
+    return slice(int(pick[0]), int(pick[-1]) + 1, step)

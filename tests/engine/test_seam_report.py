@@ -16,7 +16,7 @@ def _report(labels: np.ndarray) -> list[AxisSeams]:
     counter = SeamCounter(GRID)
     for tile in GRID:
         counter.add(tile, labels[tile.core.slices])
-    return counter.report("yx")
+    return counter.report("yx").axes
 
 
 def test_whole_objects_stay_within_chance() -> None:

@@ -9,7 +9,7 @@ import pytest
 import worlds
 
 from cytopave.engine import seams
-from cytopave.engine.seams import MIN_PIXELS, AxisSeams, SeamCounter, count_lines
+from cytopave.engine.seams import MIN_PIXELS, MOST_PLACES, SeamCounter, SeamReport, compare_lines
 from cytopave.engine.tiling import Grid
 
 
@@ -42,8 +42,8 @@ def by_definition(grid: Grid, image: np.ndarray) -> list[tuple[tuple[int, int], 
     return counts
 
 
-def numbers(report: list[AxisSeams]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    return [((a.seams.met, a.seams.cut), (a.control.met, a.control.cut)) for a in report]
+def numbers(report: SeamReport) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    return [((a.seams.met, a.seams.cut), (a.control.met, a.control.cut)) for a in report.axes]
 
 
 @pytest.mark.parametrize("at_once", [1, 1 << 20])
@@ -85,11 +85,55 @@ def test_time_points_do_not_meet() -> None:
     counter = SeamCounter(grid)
     for tile in grid:
         counter.add(tile, np.full(tile.core.shape, 1 + tile.time, np.uint32))
-    (report,) = counter.report("yx")
-    assert (report.seams.met, report.seams.cut) == (4, 0)
+    (axis,) = counter.report("yx").axes
+    assert (axis.seams.met, axis.seams.cut) == (4, 0)
 
 
 def test_ids_past_32_bits_are_told_apart() -> None:
     before = np.full(8, 2**33 + 1, np.uint64)
     after = np.full(8, 1, np.uint64)
-    assert count_lines([(before, after), (after, after)]) == (4, 2)
+    met, ends = compare_lines([(before, after), (after, after)])
+    assert met == 4
+    assert ends.tolist() == [[0, 0], [0, 0]]
+
+
+def places_by_definition(grid: Grid, image: np.ndarray) -> set[tuple[int, ...]]:
+    """The first pixel, beside its seam, of each object that ends there."""
+    found = set()
+    for tile in grid:
+        for axis in range(image.ndim):
+            seam = tile.core.stop[axis]
+            if tile.position[axis] == grid.counts[axis] - 1:
+                continue
+            box = list(tile.core.slices)
+            box[axis] = slice(seam - 1, seam)
+            beyond = list(box)
+            beyond[axis] = slice(seam, seam + 1)
+            planes = image[tuple(box)], image[tuple(beyond)]
+            for plane, other in (planes, planes[::-1]):
+                for label in set(plane[plane > 0].tolist()) - set(other.ravel().tolist()):
+                    at = np.argwhere(plane == label)
+                    if len(at) >= MIN_PIXELS:
+                        origin = [s.start for s in box]
+                        found.add((tile.time, *(at[0] + origin).tolist()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"), [((90, 70), (24, 20)), ((12, 40, 44), (5, 16, 15)), ((300, 280), (24, 20))]
+)
+def test_the_places_are_where_objects_end(shape: tuple[int, ...], tile: tuple[int, ...]) -> None:
+    grid = Grid(shape, tile, (1,) * len(shape))
+    image = worlds.confluent(shape, pitch=9, gap=1).astype(np.uint32)
+    for index in range(0, len(grid), 3):
+        core = image[grid[index].core.slices]
+        core[core > 0] += 1000 * index
+    whole = SeamCounter(grid)
+    for part in itertools.batched(np.random.default_rng(1).permutation(len(grid)).tolist(), 5):
+        counter = SeamCounter(grid)
+        for index in part:
+            counter.add(grid[index], image[grid[index].core.slices])
+        whole.join(counter.state())
+    expected = sorted(places_by_definition(grid, image))
+    assert len(expected) > 10
+    assert whole.report("zyx"[-len(shape) :]).cut == expected[:MOST_PLACES]

@@ -9,7 +9,7 @@ import numpy as np
 from worlds import Function, dense
 
 from cytopave.engine.merge import Merge, Resolution, paint, resolve, scan
-from cytopave.engine.scratch.tiles import Scratch
+from cytopave.engine.scratch.tiles import OpenTiles, Scratch
 from cytopave.engine.tiling import Grid
 
 
@@ -28,7 +28,7 @@ def merge(
     """Merge committed tiles; ``order`` is the order in which tiles are scanned and listed."""
     tiles = list(order) if order is not None else list(range(len(grid)))
     rule = rule or Merge()
-    links = scan(scratch, grid, tiles, rule)
+    links = scan(OpenTiles(scratch), grid, tiles, rule)
     tables = {i: scratch.open(i).read("views")[0] for i in tiles}
     counts = np.array([len(tables[i]) for i in range(len(grid))])
     resolution = resolve(counts, tables.items(), links, rule)

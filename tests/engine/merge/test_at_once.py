@@ -11,6 +11,7 @@ import tiled
 import worlds
 
 from cytopave.engine.merge import Merge, scan
+from cytopave.engine.scratch.tiles import OpenTiles
 from cytopave.engine.tiling import Grid
 
 
@@ -38,8 +39,8 @@ def test_seams_compared_together_give_the_links_of_each(
     grid = Grid(image.shape, (40, 50), (12, 12))
     scratch = tiled.stage(grid, image, worlds.shifted, tmp_path)
     monkeypatch.setattr(module, "_AT_ONCE", 1)
-    alone = scan(scratch, grid, range(len(grid)), Merge())
+    alone = scan(OpenTiles(scratch), grid, range(len(grid)), Merge())
     monkeypatch.setattr(module, "_AT_ONCE", at_once)
-    together = scan(scratch, grid, range(len(grid)), Merge())
+    together = scan(OpenTiles(scratch), grid, range(len(grid)), Merge())
     names = ["tile_a", "view_a", "tile_b", "view_b"]
     np.testing.assert_array_equal(np.sort(alone, order=names), np.sort(together, order=names))

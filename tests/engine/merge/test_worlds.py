@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tiled import merge, stage, tiled
 
 from cytopave.engine.merge import Merge
+from cytopave.engine.seams import SeamCounter
 from cytopave.engine.tiling import Grid
 
 SHAPE = (700, 650)  # ragged at any of the tiles below
@@ -161,6 +162,9 @@ def test_an_object_joined_on_a_neighbours_word_is_a_suspect(tmp_path: Path) -> N
     grid = Grid(image.shape, (40, 40), (8, 8))
     labels, resolution = merge(grid, stage(grid, image, worlds.perfect, tmp_path))
     assert (labels.max(), resolution.n_suspects, resolution.n_joined) == (1, 1, 1)
+    report = SeamCounter(grid).report("yx", resolution.suspects)
+    assert [(a.axis, a.suspects) for a in report.axes] == [("x", 1)]
+    assert report.suspects == [(0, 10, 10)]
 
 
 def test_time_points_are_never_merged(tmp_path: Path) -> None:

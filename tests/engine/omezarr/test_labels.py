@@ -170,7 +170,7 @@ def test_most_levels_are_written_directly(tmp_path: Path) -> None:
         (512, 512), (512, 512), (512, 512), (256, 256), (128, 128), (512, 512),
     ]  # fmt: skip
     assert [level.shards for level in target.levels[:4]] == [
-        (1024, 1024), (1024, 1024), None, None,
+        (2048, 2048), (1024, 1024), None, None,
     ]  # fmt: skip
 
 

@@ -22,37 +22,36 @@ from cytopave.engine.omezarr.pyramid import (
 
 
 @pytest.mark.parametrize(
-    ("shape", "tile", "chunk", "shard", "unit"),
+    ("shape", "tile", "chunk", "unit"),
     [
-        # A tile of many chunks is a shard; 4 Mpx of them are a unit.
-        ((8192, 8192), (2048, 2048), (512, 512), (2048, 2048), (2048, 2048)),
-        ((8192, 8192), (1024, 1024), (512, 512), (1024, 1024), (2048, 2048)),
+        # 4 Mpx of tiles are a unit.
+        ((8192, 8192), (2048, 2048), (512, 512), (2048, 2048)),
+        ((8192, 8192), (1024, 1024), (512, 512), (2048, 2048)),
         # Small tiles share a chunk.
-        ((8192, 8192), (256, 256), (512, 512), (512, 512), (2048, 2048)),
-        ((8192, 8192), (96, 300), (480, 300), (480, 300), (1920, 1200)),
+        ((8192, 8192), (256, 256), (512, 512), (2048, 2048)),
+        ((8192, 8192), (96, 300), (480, 300), (1920, 1200)),
         # A core with no good divisor is a chunk, up to 2048.
-        ((9000, 9000), (1009, 1500), (1009, 500), (1009, 1500), (2018, 1500)),
+        ((9000, 9000), (1009, 1500), (1009, 500), (2018, 1500)),
         # Beyond that, chunks do not align with cores.
-        ((9000, 9000), (2503, 2048), (512, 512), (2560, 2048), (2560, 2048)),
+        ((9000, 9000), (2503, 2048), (512, 512), (2560, 2048)),
         # A tile too large for a unit is cut.
-        ((20000, 20000), (8192, 8192), (512, 512), (4096, 4096), (4096, 4096)),
+        ((20000, 20000), (8192, 8192), (512, 512), (4096, 4096)),
         # One tile for the whole image.
-        ((300, 300), (512, 512), (300, 300), (300, 300), (300, 300)),
-        ((700, 3000), (1024, 4096), (512, 512), (1024, 3072), (1024, 3072)),
+        ((300, 300), (512, 512), (300, 300), (300, 300)),
+        ((700, 3000), (1024, 4096), (512, 512), (1024, 3072)),
         # Stacks.
-        ((64, 4096, 4096), (32, 1024, 1024), (8, 512, 512), (16, 1024, 1024), (16, 1024, 1024)),
-        ((50, 2048, 2048), (1, 2048, 2048), (1, 512, 512), (1, 2048, 2048), (1, 2048, 2048)),
+        ((64, 4096, 4096), (32, 1024, 1024), (8, 512, 512), (16, 1024, 1024)),
+        ((50, 2048, 2048), (1, 2048, 2048), (1, 512, 512), (1, 2048, 2048)),
     ],
 )
 def test_plans(
     shape: tuple[int, ...],
     tile: tuple[int, ...],
     chunk: tuple[int, ...],
-    shard: tuple[int, ...],
     unit: tuple[int, ...],
 ) -> None:
     plan = plan_blocks(shape, tile)
-    assert (plan.chunk, plan.shard, plan.unit) == (chunk, shard, unit)
+    assert (plan.chunk, plan.unit) == (chunk, unit)
 
 
 @given(
@@ -62,17 +61,15 @@ def test_plans(
 def test_plans_nest(shape: list[int], tile: list[int]) -> None:
     tile = tile[: len(shape)]
     plan = plan_blocks(shape, tile)
-    for c, s, u in zip(plan.chunk, plan.shard, plan.unit, strict=True):
-        assert s % c == 0
-        assert u % s == 0
+    for c, u in zip(plan.chunk, plan.unit, strict=True):
+        assert u % c == 0
     assert math.prod(plan.chunk) <= 8 * 4 * 2048 * 2048
-    assert math.prod(plan.shard) <= max(UNIT_PIXELS, math.prod(plan.chunk))
-    assert math.prod(plan.unit) <= max(GROUP_PIXELS, math.prod(plan.shard))
+    assert math.prod(plan.unit) <= max(UNIT_PIXELS, GROUP_PIXELS, math.prod(plan.chunk))
     cores = [max(min(t, n), c) for n, t, c in zip(shape, tile, plan.chunk, strict=True)]
-    for n, t, c, s in zip(shape, tile, plan.chunk, plan.shard, strict=True):
+    for n, t, c, u in zip(shape, tile, plan.chunk, plan.unit, strict=True):
         fits = t % c == 0 or c % t == 0
         if t < n and fits and math.prod(cores) <= UNIT_PIXELS / 2:
-            assert s % t == 0  # a shard is made of whole cores
+            assert u % t == 0  # a unit is made of whole cores
 
 
 @pytest.mark.parametrize(
@@ -95,8 +92,8 @@ def test_units_partition_the_image(shape: tuple[int, int], tile: tuple[int, int]
     edges = unit_edges(shape, plan)
     count = stores.partition_count(shape, units(edges))
     assert (count == 1).all()
-    for cuts, chunk in zip(edges, plan.shard, strict=True):
-        assert all(c % chunk == 0 for c in cuts[:-1])
+    for cuts, unit in zip(edges, plan.unit, strict=True):
+        assert all(c % unit == 0 for c in cuts[:-1])
 
 
 @pytest.mark.parametrize(

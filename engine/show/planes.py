@@ -1,8 +1,7 @@
-"""A picture of the result: the image in grey, the outline of every object in a vivid colour.
+"""One plane of a whole image, sampled to the size of a picture.
 
-It shows one plane of the whole image, at most `SIDE` pixels wide and high, taken from the pyramid
-where there is one. Whatever the image's size, no more than `BLOCK` x `BLOCK` of its pixels are
-read at a time.
+At most `SIDE` pixels wide and high, taken from the pyramid where there is one. Whatever the image's
+size, no more than `BLOCK` x `BLOCK` of its pixels are read at a time.
 """
 
 from __future__ import annotations
@@ -28,58 +27,7 @@ BLOCK = 4096
 """Pixels of the image's plane that are read at a time, along each side."""
 WINDOW = (1.0, 99.8)
 """Percentiles of the whole image that become black and white."""
-
-_COLOURS = np.array(
-    [
-        (255, 225, 25),
-        (245, 60, 60),
-        (60, 200, 75),
-        (70, 170, 255),
-        (245, 130, 48),
-        (240, 50, 230),
-        (66, 212, 244),
-        (191, 239, 69),
-        (250, 140, 180),
-        (170, 110, 255),
-    ],
-    np.uint8,
-)
 _LINE = 0.35  # how much of a grid line is white
-
-
-def draw_overlay(
-    image: Image,
-    labels: Image,
-    *,
-    channels: Sequence[int] = (),
-    lines: Sequence[Sequence[int]] | None = None,
-    side: int = SIDE,
-) -> np.ndarray:
-    """Draw the outlines of labels on the image that they were made from.
-
-    Of a stack the middle plane is shown, of a time series the first time point, of several
-    channels the brightest. Outlines lie inside their objects and are one pixel wide; the colour
-    follows from the id, so that a cut object shows as two colours. Where the picture is coarser
-    than the labels, it takes every n-th pixel of both, and objects smaller than that vanish.
-
-    Args:
-        image: The image, at the level that was segmented.
-        labels: The label image, at its finest level.
-        channels: Channels to show, from `Image.channel_indices`; empty for all.
-        lines: Where the tiles' edges are along Y and X, in pixels of ``labels``; drawn faintly.
-        side: Most pixels of the picture along Y and X.
-
-    Returns:
-        ``(Y, X, 3)`` uint8, red, green, blue.
-    """
-    shape = _picture_shape(labels, side)
-    picture = np.repeat(_grey(image, shape, tuple(channels))[..., None], 3, axis=2)
-    if lines is not None:
-        _draw_lines(picture, lines, labels.spatial_shape[-2:])
-    ids = _plane(labels, shape, channel=0)
-    edge = _outlines(ids)
-    picture[edge] = _COLOURS[ids[edge] % len(_COLOURS)]
-    return picture
 
 
 def save_png(picture: np.ndarray, path: Path) -> None:
@@ -97,7 +45,7 @@ def save_png(picture: np.ndarray, path: Path) -> None:
         raise OutputError(f"the picture {path} cannot be written: {error}") from error
 
 
-def _picture_shape(labels: Image, side: int) -> tuple[int, int]:
+def picture_shape(labels: Image, side: int) -> tuple[int, int]:
     """Y and X of the picture: the finest level that fits, else an even part of the coarsest."""
     planes = [labels.of("yx", level.shape) for level in labels.levels]
     height, width = next((p for p in planes if max(p) <= side), planes[-1])
@@ -105,39 +53,46 @@ def _picture_shape(labels: Image, side: int) -> tuple[int, int]:
     return -(-height // step), -(-width // step)
 
 
-def _grey(image: Image, shape: tuple[int, int], channels: tuple[int, ...]) -> np.ndarray:
+def grey(image: Image, shape: tuple[int, int], channels: tuple[int, ...]) -> np.ndarray:
+    """The brightest channel's pixels between black and white, ``shape`` uint8.
+
+    Args:
+        image: The image, at the level that was segmented.
+        shape: Y and X of the picture.
+        channels: Channels to show; empty for all.
+    """
     picked = channels or tuple(range(image.n_channels))
     brightest = np.zeros(shape, np.float32)
     for channel, counts in zip(picked, histogram(image, channels=picked), strict=True):
         low, high = (counts.percentile(q) for q in WINDOW)
-        plane = np.nan_to_num(_plane(image, shape, channel=channel).astype(np.float32))
-        np.maximum(brightest, (plane - low) / ((high - low) or 1.0), out=brightest)
+        values = np.nan_to_num(plane(image, shape, channel=channel).astype(np.float32))
+        np.maximum(brightest, (values - low) / ((high - low) or 1.0), out=brightest)
     return np.asarray(brightest.clip(0, 1) * 255, np.uint8)
 
 
-def _plane(image: Image, shape: tuple[int, int], *, channel: int) -> np.ndarray:
+def plane(image: Image, shape: tuple[int, int], *, channel: int) -> np.ndarray:
     """The middle plane at the first time point, sampled to a shape."""
     source = _coarsest(image, shape)
     *depth, height, width = source.spatial_shape
     middle = [n // 2 for n in depth]
     rows, cols = _centres(height, shape[0]), _centres(width, shape[1])
-    plane = np.empty(shape, source.dtype)
+    sampled = np.empty(shape, source.dtype)
     for y in _spans(rows):
         for x in _spans(cols):
             start = (*middle, int(rows[y][0]), int(cols[x][0]))
             stop = (*(z + 1 for z in middle), int(rows[y][-1]) + 1, int(cols[x][-1]) + 1)
             block = source.read(Box(start, stop), channels=(channel,))
             block = block.reshape(block.shape[-2:])
-            plane[y, x] = block[np.ix_(rows[y] - start[-2], cols[x] - start[-1])]
-    return plane
+            sampled[y, x] = block[np.ix_(rows[y] - start[-2], cols[x] - start[-1])]
+    return sampled
 
 
 def _coarsest(image: Image, shape: tuple[int, int]) -> Image:
     """The coarsest level that is no coarser than the picture."""
     best = image.level
     for index in range(image.level, len(image.levels)):
-        plane = image.of("yx", image.levels[index].shape)
-        if all(n >= m for n, m in zip(plane, shape, strict=True)):
+        level = image.of("yx", image.levels[index].shape)
+        if all(n >= m for n, m in zip(level, shape, strict=True)):
             best = index
     return image if best == image.level else image.at_level(best)
 
@@ -154,18 +109,8 @@ def _spans(picks: np.ndarray) -> list[slice]:
     return [slice(a, min(a + count, len(picks))) for a in range(0, len(picks), count)]
 
 
-def _outlines(ids: np.ndarray) -> np.ndarray:
-    """Pixels of objects with a pixel of something else above, below, left or right of them."""
-    edge = np.zeros(ids.shape, np.bool_)
-    for axis in range(2):
-        a, b = np.moveaxis(ids, axis, 0)[:-1], np.moveaxis(ids, axis, 0)[1:]
-        along = np.moveaxis(edge, axis, 0)
-        along[:-1] |= a != b
-        along[1:] |= a != b
-    return edge & (ids > 0)
-
-
-def _draw_lines(picture: np.ndarray, lines: Sequence[Sequence[int]], full: tuple[int, ...]) -> None:
+def draw_lines(picture: np.ndarray, lines: Sequence[Sequence[int]], full: tuple[int, ...]) -> None:
+    """Draw the tiles' edges faintly; ``full`` is Y and X of the image that they are given in."""
     for axis, edges in enumerate(lines):
         scale = picture.shape[axis] / full[axis]
         at = [int(e * scale) for e in edges if 0 < e < full[axis]]

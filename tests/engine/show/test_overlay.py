@@ -8,10 +8,11 @@ import pytest
 import stores
 from PIL import Image as Pillow
 
-from cytopave.engine import overlay
 from cytopave.engine.errors import OutputError
 from cytopave.engine.omezarr.image import Image, open_image
-from cytopave.engine.overlay import draw_overlay, save_png
+from cytopave.engine.show import planes
+from cytopave.engine.show.overlay import draw_overlay
+from cytopave.engine.show.planes import save_png
 
 if TYPE_CHECKING:
     from cytopave.engine.boxes import Box
@@ -54,7 +55,7 @@ def test_the_window_is_the_whole_images_and_not_a_numbers_is_black(tmp_path: Pat
     image = np.linspace(0, 1000, 10_000, dtype=np.float32).reshape(100, 100)
     image[0, 0] = np.nan
     picture = draw_overlay(*pair(tmp_path, image, np.zeros((100, 100), np.uint32)))
-    low, high = np.nanpercentile(image, overlay.WINDOW)
+    low, high = np.nanpercentile(image, planes.WINDOW)
     expected = np.nan_to_num(((image - low) / (high - low)).clip(0, 1) * 255)
     np.testing.assert_allclose(picture[..., 1], expected, atol=1.0)
 
@@ -115,7 +116,7 @@ def test_no_more_than_a_block_is_read_at_a_time_and_blocks_do_not_show(
         sizes.append(box.shape)
         return read(image, box, **kwargs)
 
-    monkeypatch.setattr(overlay, "BLOCK", 32)
+    monkeypatch.setattr(planes, "BLOCK", 32)
     monkeypatch.setattr(Image, "read", watched)
     np.testing.assert_array_equal(draw_overlay(*images, side=100), whole)
     of_planes = sizes[1:]  # the first one is the histogram's
