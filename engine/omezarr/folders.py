@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -15,10 +15,12 @@ from typing import Any, Literal
 
 import fsspec
 import zarr
+from zarr.storage import FsspecStore
 
 from cytopave.engine.errors import MissingExtraError, UserError
 from cytopave.engine.omezarr import stores
 from cytopave.engine.omezarr.blosc import guarded
+from cytopave.engine.omezarr.patience import Patient, patiently
 from cytopave.engine.omezarr.stores import absolute as absolute  # by its old name
 
 METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
@@ -90,13 +92,21 @@ class Folder:
             raise UserError(f"{self.url} cannot be opened: {error}") from error
         return system, "/".join(part for part in (root.rstrip("/"), self.path, name) if part)
 
+    def _ask[T](self, call: Callable[[], T], name: str = "") -> T:
+        return patiently(call, f"{self}/{name}".rstrip("/"))
+
     def exists(self, name: str = "") -> bool:
         """Whether the folder, or a file or folder in it, is there."""
         if self.local:
             return os.path.lexists(self.local / name)
         system, path = self.remote(name)
         system.invalidate_cache()
-        return bool(system.exists(path))
+        try:
+            # exists() of some filesystems takes any failure for absence.
+            self._ask(lambda: system.info(path), name)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def read(self, name: str) -> bytes | None:
         """Content of a file; None where there is none."""
@@ -104,7 +114,7 @@ class Folder:
             if self.local:
                 return (self.local / name).read_bytes()
             system, path = self.remote(name)
-            return bytes(system.cat_file(path))
+            return bytes(self._ask(lambda: system.cat_file(path), name))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
@@ -159,7 +169,7 @@ class Folder:
             system, path = self.remote()
             found = [
                 e["name"].rstrip("/").rsplit("/", 1)[-1]
-                for e in system.ls(path, detail=True)
+                for e in self._ask(lambda: system.ls(path, detail=True))
                 if e["type"] == "directory"
             ]
         return sorted(n for n in found if not n.startswith("."))
@@ -171,7 +181,7 @@ class Folder:
             return
         system, root = self.remote()
         system.invalidate_cache()
-        for path, info in system.find(root, detail=True).items():
+        for path, info in self._ask(lambda: system.find(root, detail=True)).items():
             stamp = next((info[key] for key in _STAMPS if info.get(key)), "")
             yield path.removeprefix(root).strip("/"), int(info.get("size") or 0), str(stamp)
 
@@ -201,7 +211,11 @@ def _array(
     url: str, path: str, mode: Literal["r", "r+"], options: str, stamp: int
 ) -> zarr.Array[Any]:
     del stamp  # tells apart what the same path held at different times
-    array = zarr.open_array(url, path=path, mode=mode, storage_options=json.loads(options) or None)
+    storage = json.loads(options) or None
+    if mode == "r" and ("://" in url or "::" in url):
+        store = FsspecStore.from_url(url, storage_options=storage, read_only=True)
+        return guarded(zarr.open_array(Patient(store), path=path, mode=mode))
+    array = zarr.open_array(url, path=path, mode=mode, storage_options=storage)
     return guarded(array) if mode == "r" else array
 
 
