@@ -17,9 +17,11 @@ from cytopave.blocks.images import local_path
 from cytopave.blocks.models import with_saved_model
 from cytopave.engine.errors import LabelError, TileError
 from cytopave.engine.merge import Merge
+from cytopave.engine.overtime import forget, overdue
 from cytopave.engine.planning.planner import draft_plan
 from cytopave.engine.report import Report, Stage
 from cytopave.engine.scratch.tenancy import claimed, occupied
+from cytopave.engine.segment import too_late
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tables.planner import plan_run
@@ -163,9 +165,11 @@ def _segment(plan: Plan, path: str, clock: _Clock) -> int:
     # Counted beforehand: a batch whose result is persisted tells of the run that computed it.
     reused = len(plan.scratch.finished())
     batches = range(len(plan.batches))
+    shared = {"plan_path": path, "tile_seconds": load_settings().tile_timeout_seconds}
+    forget(plan.root)
     with clock.stage("segment") as done, progress("tiles", len(plan.grid), key="tiles") as advance:
         for batch, _, error in run_window(
-            lambda b: segment_task(plan, b), batches, window=slots(), plan_path=path
+            lambda b: segment_task(plan, b), batches, window=slots(), **shared
         ):
             if isinstance(error, LabelError):
                 raise error  # every tile would end so
@@ -186,6 +190,8 @@ def _segment(plan: Plan, path: str, clock: _Clock) -> int:
 def _why(plan: Plan, batch: int, error: Exception) -> str:
     if isinstance(error, TileError):
         return str(error)  # names the tiles itself
+    if late := overdue(plan.root, plan.batches[batch]):  # nobody was left to say so
+        return "; ".join(too_late(plan, tile, where) for tile, where in late.items())
     if isinstance(error, KilledWorker):
         times = error.allowed_failures + 1
         why = (

@@ -97,7 +97,7 @@ class Patient(WrapperStore[Store]):
         Raises:
             StoreError: The store failed as often as it was asked, or refused.
         """
-        attempts = _Attempts(f"{self._store}/{key}")
+        attempts = _Attempts(f"{getattr(self._store, 'path', self._store)}/{key}")
         while True:
             try:
                 return await super().get(key, prototype, byte_range)
