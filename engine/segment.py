@@ -76,12 +76,13 @@ def segment_tiles(
         batch = _Batch(plan, [tile for tile in tiles if tile.index not in late], overtime)
         with batch.timed("batch"):
             failures, exhausted = _run(batch)
-    failures += [too_late(plan, tile, where) for tile, where in late.items()]
+    failures |= {tile: too_late(plan, tile, where) for tile, where in late.items()}
+    causes = {**exhausted, **failures}
     if exhausted:  # comes first, since it may pass
         release_gpu_memory()  # their frames, now that nothing refers to them
-        raise OutOfMemoryError("; ".join(exhausted + failures))
+        raise OutOfMemoryError("; ".join(causes.values()), causes)
     if failures:
-        raise TileError("; ".join(failures))
+        raise TileError("; ".join(causes.values()), causes)
     batch.work.reused = len(indices) - len(tiles)
     return batch.summary()
 
@@ -94,14 +95,16 @@ def too_late(plan: Plan, tile: int, where: str) -> str:
     )
 
 
-def _run(batch: _Batch) -> tuple[list[str], list[str]]:
+def _run(batch: _Batch) -> tuple[dict[int, str], dict[int, str]]:
     """Take the tiles through all stages; returns what failed, and what memory did not suffice for.
+
+    Both by the index of the tile.
 
     Raises:
         LabelError: The function returned something that is not a label image.
     """
-    failures: list[str] = []
-    exhausted: list[str] = []
+    failures: dict[int, str] = {}
+    exhausted: dict[int, str] = {}
     if not batch.tiles:
         return failures, exhausted
     with closing(batch.pipeline().run(batch.tiles)) as outcomes:
@@ -109,10 +112,10 @@ def _run(batch: _Batch) -> tuple[list[str], list[str]]:
             if isinstance(error, LabelError):
                 raise error  # no tile can mend it
             if isinstance(error, OutOfMemoryError):
-                exhausted.append(f"{tile}: {error}")
+                exhausted[tile.index] = f"{tile}: {error}"
             elif error is not None:
-                failures.append(f"{tile}: {type(error).__name__}: {error}")
-                logger.warning("%s", failures[-1], exc_info=error)
+                failures[tile.index] = f"{tile}: {type(error).__name__}: {error}"
+                logger.warning("%s", failures[tile.index], exc_info=error)
             else:
                 batch.work.tiles += 1
                 batch.work.labels += n or 0
@@ -121,11 +124,17 @@ def _run(batch: _Batch) -> tuple[list[str], list[str]]:
 
 @dataclass
 class _Begun:
-    """What is left to settle, unless that was done at once; and what it takes to begin anew."""
+    """What is left to settle, unless that was done at once; and what it takes to begin anew.
+
+    Attributes:
+        value: What the segmenter's step returned.
+        prepared: What it was given; None if all is settled.
+        segmenter: Whose step it was.
+    """
 
     value: Any
-    settled: bool = False
     prepared: Any = None
+    segmenter: Segmenter | None = None
 
 
 class _Batch:
@@ -185,21 +194,21 @@ class _Batch:
             return attempt(lambda: prepare(pixels))
 
     def _begin(self, tile: Tile, prepared: Any) -> Any:
-        steps = self._steps(tile)
+        steps, segmenter = self._steps(tile), self._segmenter
         with self.timed("segment"), self._overtime.of(tile.index):
             try:
                 begun = attempt(lambda: steps.begin(prepared))
-                return begun if steps.settle is None else _Begun(begun, prepared=prepared)
+                return begun if steps.settle is None else _Begun(begun, prepared, segmenter)
             except OutOfMemoryError as error:
                 message = str(error)
             # Outside the handler, so that nothing of the failed attempt is alive any more.
-            found = self._again(tile, prepared, message)
-            return found if steps.settle is None else _Begun(found, settled=True)
+            found = self._again(tile, prepared, segmenter, message)
+            return found if steps.settle is None else _Begun(found)
 
     def _settle(self, tile: Tile, begun: _Begun) -> Any:
-        if begun.settled:
+        if begun.segmenter is None:
             return begun.value
-        settle = self._steps(tile).settle
+        settle = begun.segmenter.steps(self._places[tile.index]).settle
         assert settle is not None
         with self.timed("segment"), self._overtime.of(tile.index):
             try:
@@ -207,22 +216,29 @@ class _Batch:
             except OutOfMemoryError as error:
                 message = str(error)
             begun.value = None
-            return self._again(tile, begun.prepared, message)
+            return self._again(tile, begun.prepared, begun.segmenter, message)
 
-    def _again(self, tile: Tile, prepared: Any, message: str) -> Any:
+    def _again(self, tile: Tile, prepared: Any, failed: Segmenter, message: str) -> Any:
         """All that the device does for a tile, in ever smaller patch batches until memory suffices.
 
+        Args:
+            tile: The tile.
+            prepared: What the first step on the device is given.
+            failed: The segmenter whose attempt failed.
+            message: How.
+
         Raises:
-            OutOfMemoryError: It does not for the smallest.
+            OutOfMemoryError: Memory does not suffice for the smallest.
         """
         while True:
-            self._segmenter.release()
+            failed.release()
             release_gpu_memory()
-            smaller = self._segmenter.smaller()
-            if smaller is None:
+            # a tile that was begun before another one failed is first tried as that one was
+            segmenter = failed.smaller() if failed is self._segmenter else self._segmenter
+            if segmenter is None:
                 raise OutOfMemoryError(f"{message}{self._figures(tile)}")
             logger.warning("%s: %s; trying again with a smaller patch batch", tile, message)
-            self._segmenter = smaller
+            self._segmenter = failed = segmenter
             steps = self._steps(tile)
             try:
                 return attempt(lambda: _computed(steps, prepared))  # noqa: B023  called here

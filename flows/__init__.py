@@ -1,6 +1,8 @@
 """Prefect flows: what happens, in order."""
 
+from cytopave.flows.housekeeping import clean_scratch
 from cytopave.flows.measure import measure_cells
 from cytopave.flows.segment import segment_image
+from cytopave.flows.sweep import sweep_images
 
-__all__ = ["measure_cells", "segment_image"]
+__all__ = ["clean_scratch", "measure_cells", "segment_image", "sweep_images"]

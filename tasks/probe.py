@@ -30,7 +30,7 @@ class Sight(NamedTuple):
     used: bool
 
 
-@task(name="probe_gpu", persist_result=False)
+@task(name="probe_gpu", persist_result=False, task_run_name="probe {worker}")
 def probe_gpu(worker: str, *, segmenter: Segmenter, assumed_gb: float | None) -> Sight:
     """The GPU of the worker that this task runs on.
 
@@ -79,7 +79,9 @@ def check_gpu(segmenter: Segmenter, cluster: Cluster) -> None:
         )
 
 
-def worker_budget(segmenter: Segmenter, cluster: Cluster, *, assumed_gb: float | None) -> Budget:
+def worker_budget(
+    segmenter: Segmenter, cluster: Cluster, *, assumed_gb: float | None
+) -> tuple[Budget, list[Gpu]]:
     """What a tile may take on any of the running flow's workers, as they say themselves.
 
     Args:
@@ -87,17 +89,20 @@ def worker_budget(segmenter: Segmenter, cluster: Cluster, *, assumed_gb: float |
         cluster: Where the flow runs.
         assumed_gb: GiB of the GPUs, where the user said so.
 
+    Returns:
+        The budget, and the workers' GPUs where it is theirs.
+
     Raises:
         PlanError: A worker has less than ``assumed_gb``.
         ClusterError: Some workers have a GPU and others have none.
     """
-    if not segmenter.wants_gpu or cluster.has_gpus is False:
-        return rooms_budget(worker_rooms())
+    if not may_use_gpus(segmenter, cluster):
+        return rooms_budget(worker_rooms()), []
     gpus = probe_workers(segmenter, assumed_gb=assumed_gb)
     for note in sorted({gpu.note for gpu in gpus if gpu.source == "default"}):
         _log.warning("%s", note)
     if gpus:
-        return gpu_budget(gpus, assumed_gb=assumed_gb)
+        return gpu_budget(gpus, assumed_gb=assumed_gb), gpus
     if assumed_gb is not None or cluster.has_gpus:
         said = "gpu_workers" if assumed_gb is None else f"gpu_memory_gb={assumed_gb:g}"
         raise PlanError(
@@ -105,4 +110,9 @@ def worker_budget(segmenter: Segmenter, cluster: Cluster, *, assumed_gb: float |
             "them: mend the driver or PyTorch there, or leave it out and choose the CPU (--set "
             "device=cpu)"
         )
-    return rooms_budget(worker_rooms())
+    return rooms_budget(worker_rooms()), []
+
+
+def may_use_gpus(segmenter: Segmenter, cluster: Cluster) -> bool:
+    """Whether the workers may compute on GPUs; they are asked where that is not known."""
+    return segmenter.wants_gpu and cluster.has_gpus is not False

@@ -205,6 +205,15 @@ def worker_rooms() -> list[Room]:
     return _running().rooms()
 
 
+def worker_hosts() -> list[str]:
+    """Names of the hosts of the running flow's workers; starts its cluster if need be.
+
+    Raises:
+        ClusterError: The cluster cannot serve.
+    """
+    return sorted({room.host for room in worker_rooms()})
+
+
 def _running() -> ClusterTaskRunner:
     context = FlowRunContext.get()
     runner = context.task_runner if context else None

@@ -8,7 +8,7 @@ from typing import Literal
 from cyclopts import Parameter
 
 from cytopave.deployments.cli.console import write_json
-from cytopave.deployments.cli.options import Common, Flag, Request, Whole
+from cytopave.deployments.cli.options import Common, Flag, Keeping, Request, Whole
 from cytopave.deployments.cli.segment import run_flow, show
 
 
@@ -59,7 +59,7 @@ def merge(
     """
     # The image is itself the labels: there are no intensities to measure.
     request = Request(segmenter="stored", halo="0", no_measure=True, **vars(merging))
-    made = run_flow(labels, request, keep_scratch=False, common=common)
+    made = run_flow(labels, request, Keeping(), common=common)
     if common.json:
         write_json(made.model_dump(mode="json"))
     else:

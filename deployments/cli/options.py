@@ -178,12 +178,14 @@ def check_positive(**options: float | None) -> None:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """What becomes of tile files: options of ``segment``, which ``plan`` accepts as well."""
+    """What becomes of tiles: options of ``segment``, which ``plan`` accepts as well."""
 
     keep_scratch: Flag = False
     """Keep the tile files after publication."""
     resume: Flag = False
     """Continue an interrupted run; this is what the same command does anyway."""
+    allow_failed: int = 0
+    """Publish although so many batches of tiles failed; the report names the missing area."""
 
 
 def _lengths(text: str, option: str, *, least: int) -> tuple[int, ...] | Literal["auto"]:

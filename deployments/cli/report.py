@@ -34,7 +34,7 @@ def report(
         tiles: Draw the tiles' edges faintly.
         common: Options of every command.
     """
-    from cytopave.engine.report import SEAMS, Report
+    from cytopave.engine.report import MISSING, SEAMS, Report
     from cytopave.engine.show.files import facts, write_report
 
     look_up_stores(verbose=common.verbose)
@@ -49,6 +49,7 @@ def report(
     write_facts(facts(made, provenance))
     write_table(made.stage_rows(), title="Stages")
     write_table(made.seam_rows(), title=SEAMS)
+    write_table(made.missing_rows(), title=MISSING)
     write()
     write_facts(files)
 

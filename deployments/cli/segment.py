@@ -9,6 +9,7 @@ from cytopave.deployments.cli.clusters import expected_workers, find_cluster
 from cytopave.deployments.cli.console import say, write_facts, write_json, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Keeping, Request
+from cytopave.engine.errors import PlanError
 
 if TYPE_CHECKING:
     from cytopave.engine.report import Report
@@ -21,7 +22,7 @@ def segment(
     request: Request = Request(),  # noqa: B008
     keeping: Keeping = Keeping(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
-) -> None:
+) -> int:
     """Segment an image of any size and publish one label image.
 
     Interrupted or failed, the same command resumes: finished tiles are not computed again.
@@ -29,17 +30,27 @@ def segment(
     Args:
         image: OME-Zarr image or zarr array: a path or URL.
         request: What to segment and how.
-        keeping: What becomes of tile files.
+        keeping: What becomes of tile files, and of tiles that fail.
         common: Options of every command.
     """
-    made = run_flow(image, request, keep_scratch=keeping.keep_scratch, common=common)
+    if keeping.allow_failed < 0:
+        raise PlanError(f"--allow-failed {keeping.allow_failed} must be 0 or more")
+    made = run_flow(image, request, keeping, common=common)
     if common.json:
         write_json(made.model_dump(mode="json"))
     else:
         show(made)
+    if not made.missing:
+        return 0
+    say(f"incomplete: {made.missing_note()}")
+    return INCOMPLETE
 
 
-def run_flow(image: str, request: Request, *, keep_scratch: bool, common: Common) -> Report:
+INCOMPLETE = 3
+"""Exit status of a run that published labels with an area missing, as ``--allow-failed`` asked."""
+
+
+def run_flow(image: str, request: Request, keeping: Keeping, *, common: Common) -> Report:
     """Check the request, then run the flow in this process, on an API and workers of its own.
 
     Raises:
@@ -66,7 +77,8 @@ def run_flow(image: str, request: Request, *, keep_scratch: bool, common: Common
         cluster=request.cluster,
         workers=request.workers,
         gpu_memory_gb=request.gpu_memory_gb,
-        keep_scratch=keep_scratch,
+        keep_scratch=keeping.keep_scratch,
+        allow_failed=keeping.allow_failed,
     )
     return made
 
@@ -78,7 +90,7 @@ def show(made: Report, **further: object) -> None:
         made: The run's report.
         further: Further lines, or other ones in the place of these.
     """
-    from cytopave.engine.report import SEAMS
+    from cytopave.engine.report import MISSING, SEAMS
 
     reused = f" ({made.n_reused} of them finished before)" if made.n_reused else ""
     facts = {
@@ -91,3 +103,4 @@ def show(made: Report, **further: object) -> None:
     write_facts({**facts, **further})
     write_table(made.stage_rows(), title="Stages")
     write_table(made.seam_rows(), title=SEAMS)
+    write_table(made.missing_rows(), title=MISSING)

@@ -7,6 +7,7 @@ groups). Each stage leaves files in the plan's merge folder, written whole or no
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from cytopave.engine.merge.links import LINK, scan
 from cytopave.engine.merge.paint import Painter
 from cytopave.engine.merge.resolve import Resolution, resolve
+from cytopave.engine.pipeline import Pipeline
 from cytopave.engine.scratch.archive import Archive, write_archive, write_array
 from cytopave.engine.scratch.tiles import OpenTiles
 from cytopave.engine.scratch.views import VIEW
@@ -91,17 +93,24 @@ def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
     resolution = load_resolution(plan.merge_folder)
     painter = Painter(plan.scratch, plan.grid, resolution)
     seams = SeamCounter(plan.grid)
-    labels = np.empty(0, resolution.final.dtype)
-    for block in blocks:
-        if labels.shape != block.box.shape:  # else the memory of the last block will do
-            labels = np.empty(block.box.shape, resolution.final.dtype)
+
+    def paint(block: WriteBlock, _: None) -> np.ndarray:
+        labels = np.empty(block.box.shape, resolution.final.dtype)
         for tile in plan.grid.covering(block.time, block.box):
             core = painter.paint(tile.index)
             part = tile.core.intersect(block.box)
             labels[part.within(block.box)] = core[part.within(tile.core)]
-            if block.box.contains(tile.core.start):
+            # What ends where a tile is missing says nothing about the seams.
+            if block.box.contains(tile.core.start) and tile.index not in plan.scratch.left_out:
                 seams.add(tile, core)
-        plan.target.write(block, labels)
+        return labels
+
+    # While a block is painted, those before it are compressed and written.
+    pipeline = Pipeline(lambda _: None, paint, plan.target.write, bound=3)
+    with closing(pipeline.run(blocks)) as written:
+        for _, _, error in written:
+            if error is not None:
+                raise error
     write_archive(_path(plan, "planes", blocks), seams.state())
     return sum(block.box.size for block in blocks)
 

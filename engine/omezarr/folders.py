@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import os
 import shutil
@@ -163,6 +164,16 @@ class Folder:
 
     def folders(self) -> list[str]:
         """Sorted names of the folders in this one; hidden ones left out."""
+        return [name for name in self._folders() if not name.startswith(".")]
+
+    def hidden(self) -> list[str]:
+        """Sorted names of the hidden folders in this one; none where there is no such folder."""
+        try:
+            return [name for name in self._folders() if name.startswith(".")]
+        except FileNotFoundError:
+            return []
+
+    def _folders(self) -> list[str]:
         if self.local:
             found = [e.name for e in os.scandir(self.local) if e.is_dir()]
         else:
@@ -172,7 +183,7 @@ class Folder:
                 for e in self._ask(lambda: system.ls(path, detail=True))
                 if e["type"] == "directory"
             ]
-        return sorted(n for n in found if not n.startswith("."))
+        return sorted(found)
 
     def files(self) -> Iterator[tuple[str, int, str]]:
         """All files below the folder: relative path, bytes, and a stamp that changes on writing."""
@@ -184,6 +195,21 @@ class Folder:
         for path, info in self._ask(lambda: system.find(root, detail=True)).items():
             stamp = next((info[key] for key in _STAMPS if info.get(key)), "")
             yield path.removeprefix(root).strip("/"), int(info.get("size") or 0), str(stamp)
+
+    def changed(self) -> float | None:
+        """When a file below the folder changed last, in seconds since 1970; None if unknown."""
+        if self.local:
+            paths = (os.path.join(self.local, name) for name, _, _ in self.files())
+            # Not the time of its content, which a copy may keep.
+            return max((os.stat(path).st_ctime for path in paths), default=None)
+        system, root = self.remote()
+        system.invalidate_cache()
+        found = [_seconds(info) for info in system.find(root, detail=True).values()]
+        return max((seconds for seconds in found if seconds is not None), default=None)
+
+    def size(self) -> int:
+        """Bytes of all files below the folder."""
+        return sum(size for _, size, _ in self.files())
 
     def array(self, *, mode: Literal["r", "r+"] = "r") -> zarr.Array[Any]:
         """The zarr array that the folder is, kept open until its metadata are rewritten.
@@ -217,6 +243,20 @@ def _array(
         return guarded(zarr.open_array(Patient(store), path=path, mode=mode))
     array = zarr.open_array(url, path=path, mode=mode, storage_options=storage)
     return guarded(array) if mode == "r" else array
+
+
+def _seconds(info: Mapping[str, Any]) -> float | None:
+    """When a remote file was written, by whatever its filesystem calls it."""
+    for key in ("LastModified", "last_modified", "mtime", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = datetime.datetime.fromisoformat(value)
+        if isinstance(value, datetime.datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None
 
 
 def _scan(root: str, prefix: str) -> Iterator[tuple[str, int, str]]:

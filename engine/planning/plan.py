@@ -21,7 +21,7 @@ from cytopave.engine.segmenters import Segmenter
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # Raise it whenever tiles computed by an earlier version must not be used again.
 CODE_VERSION = 1
@@ -47,7 +47,9 @@ class Plan(BaseModel):
     """A run with nothing left to decide; workers read it from the run's scratch folder.
 
     Attributes:
-        digest: Names the tiles' content: image, channels, grid, segmenter and code version.
+        digest: Names the tiles' content: image, channels, grid, segmenter and code version; once
+            tiles are left out, which ones as well.
+        fingerprint: The image's `Image.fingerprint` when the run was planned.
         image: The image at the level that is segmented.
         channels: Channels that the segmenter gets; empty where the image has no channel axis.
         grid: The tiles.
@@ -58,11 +60,13 @@ class Plan(BaseModel):
         in_flight: Tiles that a worker may have in hand at a time: read ahead, computed, finished.
         memory: Need and budget of one tile.
         root: The run's scratch folder.
+        left_out: Tiles that failed and count as empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: str
+    fingerprint: str
     image: Image
     channels: tuple[int, ...]
     grid: Grid
@@ -73,11 +77,12 @@ class Plan(BaseModel):
     in_flight: int
     memory: Memory
     root: Path
+    left_out: tuple[int, ...] = ()
 
     @property
     def scratch(self) -> Scratch:
         """The tile files."""
-        return Scratch(self.root)
+        return Scratch(self.root, frozenset(self.left_out))
 
     @property
     def batches(self) -> Sequence[tuple[int, ...]]:
@@ -93,7 +98,21 @@ class Plan(BaseModel):
     @property
     def merge_folder(self) -> Path:
         """Links and resolution of this merge rule: another rule reuses the tiles."""
-        return self.root / f"merge-{self.merge.rule}-{self.merge.iou:g}"
+        without = f"-{self.digest[:16]}" if self.left_out else ""
+        return self.root / f"merge-{self.merge.rule}-{self.merge.iou:g}{without}"
+
+    def without(self, tiles: Iterable[int]) -> Plan:
+        """The plan of a label image in which some tiles are missing; writes what stands for them.
+
+        Its digest is another one: the complete label image is never taken for made.
+        """
+        left_out = tuple(sorted(tiles))
+        digest = hashlib.sha256(f"{self.digest} without {left_out}".encode()).hexdigest()
+        target = self.target.model_copy(update={"digest": digest})
+        for index in left_out:
+            self.scratch.leave_out(self.grid, self.grid[index])
+        changes = {"digest": digest, "target": target, "left_out": left_out}
+        return self.model_copy(update=changes)
 
     def save(self) -> str:
         """Write the plan into its scratch folder, under a name of its own; returns the path.

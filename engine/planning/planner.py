@@ -84,6 +84,7 @@ def make_plan(
     least = tiles / 4 if budget.on_gpu else 1
     return Plan(
         digest=digest,
+        fingerprint=content,
         image=source,
         channels=chosen,
         grid=grid,

@@ -130,7 +130,14 @@ def test_the_program_ends_with_the_status(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", [(), ("probe",), ("plan",), ("segment",), ("measure",), ("report",), ("demo",)]
+    "verb",
+    [
+        (),
+        *(
+            (v,)
+            for v in ("probe", "plan", "segment", "sweep", "measure", "merge", "report", "demo")
+        ),
+    ],
 )
 def test_help(command: Command, verb: tuple[str, ...]) -> None:
     ended = command(*verb, "--help")
@@ -355,6 +362,13 @@ def floats(tile):
     return tile * 1.0
 
 
+def picky(tile):
+    """Refuses the tile of the image's upper left corner."""
+    if tile.shape == (220, 220) and Path("refuse").exists():
+        raise ValueError("not this one")
+    return label(tile > 500)
+
+
 def slow(tile, folder):
     """Says in a file that it runs, and takes its time if it may not hurry."""
     Path(folder, str(time.monotonic_ns())).touch()
@@ -371,6 +385,48 @@ def test_a_function_of_this_folder_that_returns_no_labels(image: Path) -> None:
     assert done.stderr.startswith("cytopave: error: the function mine:floats, on tile ")
     assert "returned float64 values: labels must be integers" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("api")
+def test_what_is_left_out_is_said_by_the_status_and_the_report(
+    command: Command, image: Path
+) -> None:
+    Path("mine.py").write_text(MINE)
+    Path("refuse").touch()
+    tokens = ("segment", image, "--function", "mine:picky", "--tile", "200", "--halo", "20",
+              "--workers", "1", "--merge", "touch")  # fmt: skip
+    assert command(*tokens, "--allow-failed", "-1").err.endswith("must be 0 or more\n")
+    done = program(*tokens, "--allow-failed", "1")
+    assert done.returncode == 3, done.stderr
+    assert "Tiles that failed and were left out" in done.stdout
+    assert done.stderr.splitlines()[-1] == (
+        "cytopave: incomplete: 1 of 9 tiles failed and are left out: tile 0 (pixels 0:200, 0:200)"
+    )
+    told = json.loads(command("report", image, "--json").out)
+    assert [m["tile"] for m in told["missing"]] == [0]
+    Path("refuse").unlink()
+    done = program(*tokens, "--overwrite", "--resume", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n_reused"] == 8
+
+
+@pytest.mark.usefixtures("api")
+def test_sweep(command: Command, image: Path) -> None:
+    ended = command("sweep", ".", *THRESHOLD, "--overwrite")
+    assert (ended.status, ended.out) == (2, "")
+    assert "leave --overwrite out" in ended.err
+    tokens = ("sweep", ".", *THRESHOLD, "--tile", "200", "--halo", "20", "--settled-seconds", "0")
+    told = json.loads(program(*tokens, "--dry-run", "--json").stdout)
+    assert [(row["image"], row["action"]) for row in told["images"]] == [(str(image), "start")]
+    done = program(*tokens, "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"image\.zarr +new +made", done.stdout)
+    assert stores.listed(image) == ["cells"]
+    again = program(*tokens)
+    assert re.search(r"image\.zarr +labelled +none", again.stdout)
+    lost = program("sweep", "nowhere", *THRESHOLD)
+    assert (lost.returncode, lost.stdout) == (2, "")
+    assert "there is no folder" in lost.stderr
 
 
 def test_ctrl_c_leaves_no_process_and_the_same_command_resumes(image: Path) -> None:

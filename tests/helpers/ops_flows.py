@@ -184,4 +184,4 @@ def budget_flow(
 ) -> Budget:
     spec = resolve_cluster(cluster)
     check_gpu(segmenter, spec)
-    return worker_budget(segmenter, spec, assumed_gb=assumed_gb)
+    return worker_budget(segmenter, spec, assumed_gb=assumed_gb)[0]

@@ -68,7 +68,7 @@ def merge_here(plan: Plan) -> None:
     for blocks in itertools.batched(plan.target.blocks(), 2):
         stages.write_blocks(plan, blocks)
     plan.target.finish()
-    plan.target.publish({})
+    plan.target.publish({"fingerprint": plan.fingerprint})
 
 
 def labels_of(store: Path | str, name: str = "cells", level: int = 0) -> np.ndarray:
