@@ -9,6 +9,7 @@ from prefect import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import PositiveInt
 
+from cytopave.blocks.images import local_path
 from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tables.export import check_exports
@@ -78,6 +79,7 @@ def measure_cells(
         CorruptError: A chunk is truncated or damaged.
     """
     check_no_default_client(cluster)
+    image, labels = local_path(image) or image, local_path(labels) or labels
     wanted = {"csv": csv, "parquet": parquet}
     files = check_exports(
         {kind: Path(path) for kind, path in wanted.items() if path}, overwrite=overwrite
@@ -87,7 +89,7 @@ def measure_cells(
         image,
         labels=labels,
         name=name,
-        output=output,
+        output=local_path(output),
         overwrite=overwrite,
         level=level,
         axes=axes,
