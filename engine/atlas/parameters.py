@@ -28,16 +28,11 @@ class Quality(_Step):
     )
 
 
-class Keep(_Step):
-    """Which cells and genes stay; both masks come from the metrics of all cells."""
+class KeepCells(_Step):
+    """Which cells and columns of X stay."""
 
-    min_genes: int | None = Field(default=None, ge=0, description="Genes found in a cell.")
-    max_genes: int | None = Field(default=None, ge=0, description="Genes found in a cell.")
-    min_counts: float | None = Field(default=None, ge=0, description="Counts of a cell.")
-    max_counts: float | None = Field(default=None, ge=0, description="Counts of a cell.")
-    min_cells: int | None = Field(default=None, ge=0, description="Cells that a gene is found in.")
     columns: dict[str, Bounds] = Field(
-        default={}, description="Limits of further columns of obs, such as pct_counts_mt or area."
+        default={}, description="Limits of columns of obs, such as area or pct_counts_mt."
     )
     exclude: list[str] = Field(
         default=[], description="Columns of obs that are true where a cell is left out."
@@ -45,6 +40,16 @@ class Keep(_Step):
     features: list[str] | None = Field(
         default=None, description="Patterns of the names of genes or intensities; None: all."
     )
+
+
+class Keep(KeepCells):
+    """Which cells and genes stay; both masks come from the metrics of all cells."""
+
+    min_genes: int = Field(default=200, ge=0, description="Genes found in a cell.")
+    max_genes: int | None = Field(default=None, ge=0, description="Genes found in a cell.")
+    min_counts: float = Field(default=0, ge=0, description="Counts of a cell.")
+    max_counts: float | None = Field(default=None, ge=0, description="Counts of a cell.")
+    min_cells: int = Field(default=3, ge=0, description="Cells that a gene is found in.")
 
 
 class Normalize(_Step):
@@ -130,7 +135,7 @@ class Aggregate(_Step):
 class _Profile(_Step):
     """Steps that both profiles have."""
 
-    keep: Keep = Keep()
+    keep: KeepCells = KeepCells()
     pca: Pca = Pca()
     neighbors: Neighbors | None = Neighbors()
     umap: Umap | None = Umap()
@@ -160,7 +165,7 @@ class Counts(_Profile):
 
     kind: Literal["counts"] = "counts"
     quality: Quality = Quality()
-    keep: Keep = Keep(min_genes=200, min_cells=3)
+    keep: Keep = Keep()
     normalize: Normalize = Normalize()
     variable: Variable = Variable()
     regress: Regress | None = None

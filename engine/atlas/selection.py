@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cytopave.engine.atlas.frames import limited
+from cytopave.engine.atlas.parameters import Keep
 from cytopave.engine.atlas.qc import match_names
 from cytopave.engine.errors import AtlasError
 
@@ -36,14 +37,9 @@ def choose_cells(
     """
     step = plan.profile.keep
     limits: dict[str, tuple[float | None, float | None]] = dict(step.columns)
-    for name, low, high in (
-        ("n_genes_by_counts", step.min_genes, step.max_genes),
-        ("total_counts", step.min_counts, step.max_counts),
-    ):
-        if low is not None or high is not None:
-            if quality is None:
-                raise AtlasError("intensities have no limits of genes or counts: use keep.columns")
-            limits[name] = (low, high)
+    if isinstance(step, Keep):
+        limits["n_genes_by_counts"] = (step.min_genes, step.max_genes)
+        limits["total_counts"] = (step.min_counts, step.max_counts)
     mask = np.ones(plan.store.n_cells, bool)
     for name, (low, high) in limits.items():
         values = quality[name] if quality is not None and name in quality else columns[name]
@@ -65,9 +61,7 @@ def choose_genes(plan: AtlasPlan, quality: pd.DataFrame | None, names: Sequence[
     """
     step = plan.profile.keep
     mask = np.ones(len(names), bool)
-    if step.min_cells is not None:
-        if quality is None:
-            raise AtlasError("intensities have no keep.min_cells: leave it out")
+    if isinstance(step, Keep) and quality is not None:
         mask &= quality["n_cells_by_counts"].to_numpy() >= step.min_cells
     if step.features is not None:
         mask &= match_names(names, step.features)
