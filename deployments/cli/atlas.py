@@ -69,7 +69,11 @@ def atlas(
 
     check_positive(workers=analysis.workers, block_rows=analysis.block_rows)
     profile = build_profile(analysis.profile, analysis.set)
-    request: dict[str, Any] = {"output": analysis.output, "overwrite": analysis.overwrite, "profile": profile}
+    request: dict[str, Any] = {
+        "output": analysis.output,
+        "overwrite": analysis.overwrite,
+        "profile": profile,
+    }
     check_request(store, **request)
     made = _run(store, request, analysis, common)
     if common.json:

@@ -68,7 +68,7 @@ def choose_genes(plan: AtlasPlan, quality: pd.DataFrame | None, names: Sequence[
     n, least = int(mask.sum()), 2 if plan.counts else 1
     if n < least:
         raise AtlasError(
-            f"{n or 'no'} genes of {len(mask)} are left, and {least} are needed: change "
+            f"{n or 'no'} genes or columns of {len(mask)} are left, and {least} are needed: change "
             "keep.min_cells or keep.features"
         )
     return mask

@@ -51,6 +51,8 @@ def keep(session: Session) -> Facts:
     wanted = [*step.columns, *step.exclude]
     columns = {n: session.column(n) for n in wanted if obs is None or n not in obs}
     cells = choose_cells(plan, obs, columns)
+    if obs is not None and not (obs["total_counts"].to_numpy()[cells] > 0).any():
+        raise AtlasError(f"no kept cell of {plan.store.url} has counts: is X empty?")
     names = frames.read_names(plan.store, "var", unique=plan.unique_names)
     genes = choose_genes(plan, var, names)
     with session.results.making(plan.key("keep")) as folder:
@@ -85,7 +87,13 @@ def variable(session: Session) -> Facts:
     adata = session.counts(*batch) if of_counts else session.normalized(*batch)
     for name in batch:
         adata.obs[name] = adata.obs[name].astype("category")
-    columns = session.provider.variable(adata, step)
+    try:
+        columns = session.provider.variable(adata, step)
+    except (IndexError, ValueError) as error:  # scanpy's, where too little differs
+        raise AtlasError(
+            f"variable genes cannot be chosen ({error}): keep more cells or genes, or set another "
+            "variable.flavor"
+        ) from error
     if not (n := int(columns["highly_variable"].sum())):
         raise AtlasError(
             "no gene is highly variable: are these counts of more than one kind of cell?"

@@ -239,16 +239,17 @@ def _write_columns(session: Session) -> None:
 
     plan = session.plan
     assert isinstance(plan.profile, Intensities)
-    group = zarr.open_group(str(plan.target.path), mode="r+")
+    group = zarr.open_group(str(plan.target.path), mode="r+", use_consolidated=False)
     for name, values in _places(session).items():
-        write_elem(group, f"obsm/{name}", values)
-    write_elem(group, "uns/cytopave_atlas", json.dumps(provenance(plan)))
+        write_elem(group["obsm"], name, values)
+    write_elem(group["uns"], "cytopave_atlas", json.dumps(provenance(plan)))
     if plan.profile.leiden is None:
         return
-    key = plan.profile.leiden.key
-    write_elem(group, f"obs/{key}", as_categories(session.column(key)))
+    key, obs = plan.profile.leiden.key, group["obs"]
     others = [n for n in frames.column_names(plan.store, "obs") if n != key]
-    group["obs"].attrs["column-order"] = [*others, key]
+    obs.attrs["column-order"] = others  # a column that is replaced is not listed meanwhile
+    write_elem(obs, key, as_categories(session.column(key)))
+    obs.attrs["column-order"] = [*others, key]
 
 
 def _places(session: Session) -> dict[str, np.ndarray]:

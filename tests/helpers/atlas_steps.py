@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import distributed
 
-from cytopave.engine.atlas.parameters import Counts, Intensities
 from cytopave.engine.atlas.planner import make_plan
 from cytopave.tasks.atlas.session import Session
 from cytopave.tasks.atlas.steps import STEPS
@@ -16,6 +15,8 @@ from cytopave.tasks.atlas.write import write_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cytopave.engine.atlas.parameters import Counts, Intensities
 
 PLENTY = 2**40
 
@@ -34,7 +35,7 @@ def threads(n: int = 2) -> Iterator[distributed.Client]:
 
 def plan_of(store: Path, profile: Counts | Intensities, **options: Any) -> Any:
     """A plan, as the flow would make it."""
-    request = {
+    request: dict[str, Any] = {
         "output": str(store.parent / "out.zarr"),
         "overwrite": False,
         "provider": "scanpy",

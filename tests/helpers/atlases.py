@@ -64,3 +64,28 @@ def make_atlas(folder: Path, n_cells: int = 600, n_genes: int = 300, **options: 
     x, truth = simulate(n_cells, n_genes, **options)
     adata = annotated(x, truth)
     return Atlas(write_atlas(folder, adata), adata, truth)
+
+
+def make_table(store: Path, n: int = 300, *, zarr_format: int = 3, seed: int = 0) -> Atlas:
+    """A table as cytopave writes one for segmented cells: two populations by their intensities."""
+    import anndata
+    import pandas as pd
+    import zarr
+    from anndata.io import write_elem
+
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, 2, n)
+    names = ["DAPI_mean", "CD3_mean", "CD20_mean", "DAPI_std"]
+    centres = np.array([[800, 900, 60, 40], [820, 70, 1100, 42]])
+    x = rng.lognormal(np.log(centres[truth]), 0.15).astype(np.float32)
+    obs = pd.DataFrame({"label": np.arange(1, n + 1)}, index=[str(i) for i in range(1, n + 1)])
+    obs["region"] = pd.Categorical(["cells"] * n)
+    obs["area"] = rng.integers(50, 90, n)
+    obs.loc[obs.index[:5], "area"] = 3
+    obs["border"] = np.arange(n) % 50 == 7
+    adata = anndata.AnnData(x, obs, pd.DataFrame(index=names))
+    adata.obsm["spatial"] = rng.uniform(0, 100, (n, 2))
+    group = zarr.open_group(str(store / "tables"), mode="a", zarr_format=zarr_format)  # type: ignore[arg-type]
+    write_elem(group, "cells", adata)
+    group["cells"].attrs["cytopave"] = {"fingerprint": "of the labels"}
+    return Atlas(store / "tables" / "cells", adata, truth)

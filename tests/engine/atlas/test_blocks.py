@@ -14,7 +14,9 @@ def ends_of(*lengths: int) -> np.ndarray:
     return np.cumsum([0, *lengths], dtype=np.int64)
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=80), st.integers(1, 100), st.integers(50, 200))
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=80), st.integers(1, 100), st.integers(50, 200)
+)
 def test_no_block_is_heavier_than_allowed(lengths: list[int], rows: int, nnz: int) -> None:
     ends = ends_of(*lengths)
     found = blocks.plan_rows(ends, None, rows=rows, nnz=nnz)

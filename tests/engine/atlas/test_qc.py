@@ -59,7 +59,12 @@ def test_sums_stay_exact_where_float32_would_not() -> None:
 
 def test_groups_are_patterns_of_names() -> None:
     names = ["MT-CO1", "mt-Nd1", "RPS3", "AMT-1"]
-    assert marked_genes(names, {"mt": ["MT-*", "mt-*"]})["mt"].tolist() == [True, True, False, False]
+    assert marked_genes(names, {"mt": ["MT-*", "mt-*"]})["mt"].tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert match_names(names, ["RP[SL]*"]).tolist() == [False, False, True, False]
 
 
