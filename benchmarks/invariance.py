@@ -1,10 +1,11 @@
 """Do the tiles change the cells? Cellpose's stock path and the fast path, tiled against untiled.
 
     python benchmarks/invariance.py [--fields 4] [--tiles 256 384 512 1024] [--halo 64] [--out FILE]
+    python benchmarks/invariance.py --volume [--out FILE]
 
-A mosaic of real held-out fields of nuclei is segmented in one piece and in tiles that are merged,
-with the small network in float32 on the CPU. What is compared is the final label image: each object
-of the undivided image with what became of it.
+A mosaic of real held-out fields of nuclei, or a real stack in three dimensions, is segmented in one
+piece and in tiles that are merged, with the small network in float32 on the CPU. What is compared
+is the final label image: each object of the undivided image with what became of it.
 """
 
 from __future__ import annotations
@@ -39,26 +40,43 @@ COLUMNS = (
 )
 
 
+type Cut = tuple[tuple[int, ...], tuple[int, ...]]
+"""Tile and halo."""
+
+STACK_CUTS: tuple[Cut, ...] = (
+    ((60, 128, 128), (0, 48, 48)),
+    ((60, 100, 256), (0, 48, 0)),
+    ((30, 256, 256), (24, 0, 0)),
+    ((30, 128, 128), (24, 48, 48)),
+)
+"""Along Y and X, and along Z; nuclei are about 50 pixels wide and 30 planes high."""
+
+
 def main() -> None:
     """Print the table, row by row."""
     options = _options()
-    fields = samples.nuclei_fields("held-out")
-    image, _ = samples.mosaic(fields, options.fields, options.fields)
-    lines = [f"{image.shape[0]} x {image.shape[1]} pixels", "", _line(COLUMNS)]
+    if options.volume:
+        image, cuts = samples.nuclei3d().image, STACK_CUTS
+        resolved = {path: stack_segmenter(path) for path in ("stock", "fast")}
+    else:
+        fields = samples.nuclei_fields("held-out")
+        image, _ = samples.mosaic(fields, options.fields, options.fields)
+        cuts = tuple(((side,) * 2, (options.halo,) * 2) for side in options.tiles)
+        resolved = {path: _segmenter(path) for path in ("stock", "fast")}
+    lines = [f"{' x '.join(map(str, image.shape))} pixels", "", _line(COLUMNS)]
     lines.append(_line(["---"] * len(COLUMNS)))
     print("\n".join(lines), flush=True)
-    for path in ("stock", "fast"):
-        segmenter = _segmenter(path)
+    for path, segmenter in resolved.items():
         since = time.process_time()
         whole = segmenter.load()(image)
         print(f"{path}, untiled: {time.process_time() - since:.0f} CPU s", flush=True)
-        for side in options.tiles:
+        for cut in cuts:
             since = time.process_time()
-            row = _row(path, side, options.halo, whole, tiled(image, segmenter, side, options.halo))
+            row = _row(path, cut, whole, tiled(image, segmenter, cut))
             lines.append(row)
             print(f"{row}  {time.process_time() - since:.0f} CPU s", flush=True)
-    if options.out:
-        Path(options.out).write_text("\n".join(lines) + "\n")
+            if options.out:
+                Path(options.out).write_text("\n".join(lines) + "\n")
 
 
 def _options() -> argparse.Namespace:
@@ -66,8 +84,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fields", type=int, default=4, help="fields of 512 pixels along a side")
     parser.add_argument("--tiles", type=int, nargs="+", default=[256, 384, 512, 1024])
     parser.add_argument("--halo", type=int, default=64)
+    parser.add_argument("--volume", action="store_true", help="a stack in three dimensions")
     parser.add_argument("--out")
     return parser.parse_args()
+
+
+def stack_segmenter(path: str) -> Cellpose:
+    """Resolved for `samples.nuclei3d`: a range that leaves out what glows between the nuclei."""
+    volume = {"do_3D": True, "diameter": 60.0, "intensity": ((6500.0, 25000.0),), "niter": 400}
+    return _segmenter(path).model_copy(update=volume)
 
 
 def _segmenter(path: str) -> Cellpose:
@@ -84,15 +109,15 @@ def _segmenter(path: str) -> Cellpose:
     )
 
 
-def tiled(image: np.ndarray, segmenter: Cellpose, side: int, halo: int) -> np.ndarray:
+def tiled(image: np.ndarray, segmenter: Cellpose, cut: Cut) -> np.ndarray:
     """Merged labels of an image that is segmented in tiles."""
-    grid = Grid(image.shape, (side, side), (halo, halo))
+    grid = Grid(image.shape, *cut)
     rule = Merge()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Scratch(Path(folder))
         for tile in grid:
             region = segmenter.region(tile.window, image.shape)
-            place = Place(f"mosaic in {side}", 0, image.shape, region, tile.window)
+            place = Place(f"in {cut}", 0, image.shape, region, tile.window)
             labels = segmenter.at(place)(image[region.slices].copy())
             scratch.commit(grid, tile, checked(labels, tile.window.shape, "Cellpose")[0])
         every = list(range(len(grid)))
@@ -107,16 +132,20 @@ def tiled(image: np.ndarray, segmenter: Cellpose, side: int, halo: int) -> np.nd
     return out
 
 
-def _row(path: str, side: int, halo: int, whole: np.ndarray, merged: np.ndarray) -> str:
+def _row(path: str, cut: Cut, whole: np.ndarray, merged: np.ndarray) -> str:
     found = agreement(whole, merged)
     shares = [found.identical.mean(), (found.iou >= 0.97).mean(), (found.iou >= 0.9).mean()]
     cells = [
-        *(path, f"{side} / {halo}", str(found.objects)),
+        *(path, " / ".join(map(_lengths, cut)), str(found.objects)),
         *(f"{100 * share:.1f} %" for share in shares),
         f"{found.iou.min():.3f}",
         *(str(n) for n in (found.fused, found.split, found.extra)),
     ]
     return _line(cells)
+
+
+def _lengths(lengths: tuple[int, ...]) -> str:
+    return str(lengths[0]) if len(set(lengths)) == 1 else " x ".join(map(str, lengths))
 
 
 def _line(cells: Iterable[str]) -> str:

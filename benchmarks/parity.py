@@ -1,9 +1,11 @@
 """The fast path against Cellpose's own `eval` on real fields, and both against the true masks.
 
     python benchmarks/parity.py [--diameter D] [--fields N]
+    python benchmarks/parity.py --volume
 
 Held-out fields of nuclei, each by itself and in one piece, with the small network in float32 on the
 CPU; the range from the 1st to the 99th percentile of each field becomes 0 to 1, for both alike.
+With --volume, a real stack of nuclei in three dimensions instead.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import unpacked  # noqa: F401 - before cytopave
 # isort: split
 
 import numpy as np
+from invariance import stack_segmenter
 
 from cytopave.engine import samples
 from cytopave.engine.score import average_precision
@@ -26,15 +29,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--diameter", type=float)
     parser.add_argument("--fields", type=int, default=18)
+    parser.add_argument("--volume", action="store_true", help="a stack in three dimensions")
     options = parser.parse_args()
-    fields = samples.nuclei_fields("held-out")[: options.fields]
+    fields = [samples.nuclei3d()] if options.volume else samples.nuclei_fields("held-out")
+    fields = fields[: options.fields]
     truth: list[np.ndarray] = []
     fast: list[np.ndarray] = []
     stock: list[np.ndarray] = []
     for field in fields:
         truth.append(np.unique(field.masks, return_inverse=True)[1].reshape(field.masks.shape))
         for path, labels in (("fast", fast), ("stock", stock)):
-            labels.append(_segmenter(field.image, path, options.diameter).load()(field.image))
+            segmenter = (
+                stack_segmenter(path)
+                if options.volume
+                else _segmenter(field.image, path, options.diameter)
+            )
+            labels.append(segmenter.load()(field.image))
         same = average_precision(stock[-1], fast[-1], threshold=0.9)
         print(f"{field.name}: {stock[-1].max()}, {fast[-1].max()}, AP@0.9 {same:.4f}", flush=True)
     print("| AP at IoU | 0.5 | 0.75 | 0.9 |\n| --- | --- | --- | --- |")

@@ -1,20 +1,23 @@
 """How many patches tiles evaluate beyond those of the undivided image, and how much they read.
 
-    python benchmarks/patch_sharing.py [--side 8192] [--halo 64]
+    python benchmarks/patch_sharing.py [--side 8192] [--halo 64] [--planes 64]
 
 Arithmetic alone: no image is read. "Alone" is a tile that shares nothing; a worker that segments a
-compact block of tiles keeps the patches that they share.
+compact block of tiles keeps the patches that they share. With --planes, a stack in three dimensions
+in tiles that hold all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 
 import unpacked  # noqa: F401 - before cytopave
 
 # isort: split
 
 from cytopave.engine.boxes import Box
+from cytopave.engine.cellpose_fast.passes import PASSES, Volume, Window
 from cytopave.engine.cellpose_fast.patches import axis
 from cytopave.engine.segmenters.cellpose_placed import region
 from cytopave.engine.tiling import Grid
@@ -25,35 +28,53 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", type=int, default=8192)
     parser.add_argument("--halo", type=int, default=64)
+    parser.add_argument("--planes", type=int, help="of a stack in three dimensions")
     options = parser.parse_args()
-    total = len(axis(options.side).starts) ** 2
+    volume = Volume() if options.planes else None
+    flat = (options.planes,) if options.planes else ()
+    shape = (*flat, options.side, options.side)
+    total = len(_patches(Box.of(shape), shape))
     blocks = (1, 2, 4)
-    print(f"{options.side} x {options.side} pixels, halo {options.halo}: {total} patches")
+    print(f"{' x '.join(map(str, shape))} pixels, halo {options.halo}: {total} patches")
     print(f"| tile | read | {' | '.join(f'{n} x {n} tiles' for n in blocks)} |")
     print(f"| --- | --- |{' --- |' * len(blocks)}")
-    for tile in (512, 1024, 2048, 4096):
-        grid = Grid((options.side,) * 2, (tile,) * 2, (options.halo,) * 2)
+    for tile in (256, 512, 1024, 2048) if volume else (512, 1024, 2048, 4096):
+        grid = Grid(shape, (*flat, tile, tile), (0,) * len(flat) + (options.halo,) * 2)
         shares = [f"{evaluated(grid, n) / total:.2f}" for n in blocks]
-        print(f"| {tile} | {read(grid):.2f} | {' | '.join(shares)} |")
+        print(f"| {tile} | {read(grid, volume):.2f} | {' | '.join(shares)} |")
 
 
 def evaluated(grid: Grid, block: int) -> int:
     """Patches that are evaluated if each block of tiles evaluates what it needs once."""
-    rows = axis(grid.shape[0])
     count = 0
-    for indices in grid.blocks((block, block)):
-        needed = set()
+    for indices in grid.blocks((1,) * (len(grid.shape) - 2) + (block, block)):
+        needed: set[tuple[int, ...]] = set()
         for i in indices:
-            window = grid[i].window
-            spans = [rows.span(a, b) for a, b in zip(window.start, window.stop, strict=True)]
-            needed |= {(j, k) for j in spans[0].patches for k in spans[1].patches}
+            needed |= _patches(grid[i].window, grid.shape)
         count += len(needed)
     return count
 
 
-def read(grid: Grid) -> float:
+def _patches(window: Box, shape: tuple[int, ...]) -> set[tuple[int, ...]]:
+    """What names each patch that a window needs."""
+    if len(shape) == 2:
+        spans = [
+            axis(n).span(a, b) for n, a, b in zip(shape, window.start, window.stop, strict=True)
+        ]
+        return set(itertools.product(*(span.patches for span in spans)))
+    needed = Window.of(window, shape, Volume(), rescale=1.0).spans
+    return {
+        (one.across, *at)
+        for one in PASSES
+        for at in itertools.product(
+            range(*needed[one.across].wanted), *(needed[k].patches for k in one.along)
+        )
+    }
+
+
+def read(grid: Grid, volume: Volume | None) -> float:
     """Pixels that all tiles are given, per pixel of the image."""
-    regions = (region(tile.window, grid.shape, rescale=1.0) for tile in grid)
+    regions = (region(tile.window, grid.shape, rescale=1.0, volume=volume) for tile in grid)
     return sum(r.size for r in regions) / Box.of(grid.shape).size
 
 

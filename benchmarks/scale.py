@@ -139,6 +139,7 @@ def made_up_plan(side: int) -> Plan:
         merge=Merge(),
         target=target,
         batch=batch_shape(grid, tiles=64, workers=16),
+        in_flight=1,
         memory=Memory(need=0, budget=0, source=""),
         root=Path("/nowhere"),
     )

@@ -28,6 +28,10 @@ class OutputError(UserError):
     """The output exists, cannot be written, or is not what a run would have written."""
 
 
+class StaleTableError(UserError):
+    """A table does not describe the labels that are there now."""
+
+
 class ClusterError(UserError):
     """The cluster asked for cannot serve a run."""
 

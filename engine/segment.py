@@ -1,25 +1,32 @@
-"""Segmentation of a batch of tiles: read, call the function, check, commit; one by one."""
+"""Segmentation of a batch of tiles: read, call the function, check, commit.
+
+While one tile is computed, the next ones are read and the last ones are checked and committed: the
+device need not wait for the host.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cytopave.engine.errors import LabelError, OutOfMemoryError, TileError
 from cytopave.engine.gpu.oom import attempt, release_gpu_memory
+from cytopave.engine.gpu.vram import GIB, probe_gpu
+from cytopave.engine.pipeline import Pipeline
 from cytopave.engine.reading import TileReader
 from cytopave.engine.segmenters.checks import checked
 from cytopave.engine.segmenters.place import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy as np
+    from collections.abc import Iterator
 
     from cytopave.engine.planning.plan import Plan
     from cytopave.engine.segmenters import Segmenter
+    from cytopave.engine.segmenters.steps import Steps
     from cytopave.engine.tiling import Tile
 
 logger = logging.getLogger(__name__)
@@ -27,19 +34,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Work:
-    """What a batch did: counts, bytes, and seconds a stage."""
+    """What a batch did: counts, bytes, and seconds a stage.
+
+    The stages overlap. ``read`` is one thread's time, ``segment`` that of the thread which computes
+    (and for which a GPU works), ``commit`` that of the finishing threads together. ``wait`` is what
+    is left of ``batch``, the time of it all: there was nothing to compute.
+    """
 
     tiles: int = 0
     reused: int = 0
     labels: int = 0
     bytes_read: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-
-    def timed(self, stage: str, since: float) -> float:
-        """Add the time since ``since`` to a stage; returns now."""
-        now = time.perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - since
-        return now
 
 
 def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
@@ -54,74 +60,181 @@ def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
             patch batch; nothing of the failed attempts is held.
     """
     tiles = [plan.grid[i] for i in indices if not plan.scratch.has(i)]
-    work = Work(reused=len(indices) - len(tiles))
     if not tiles:
-        return work
-    reader = TileReader(
-        plan.image, tiles, channels=plan.channels, region=lambda tile: _place(plan, tile).region
-    )
-    segmenter = plan.segmenter
-    failures: list[str] = []
-    exhausted: list[str] = []
-    for tile in tiles:
-        try:
-            segmenter = _segment_tile(plan, tile, reader, segmenter, work)
-        except LabelError:
-            raise  # no tile can mend it
-        except OutOfMemoryError as error:
-            exhausted.append(str(error))
-        except Exception as error:
-            failures.append(f"{tile}: {type(error).__name__}: {error}")
-            logger.warning("%s", failures[-1], exc_info=True)
-    work.bytes_read = reader.bytes_read
+        return Work(reused=len(indices))
+    batch = _Batch(plan, tiles)
+    with batch.timed("batch"):
+        failures, exhausted = _run(batch, tiles)
     if exhausted:  # comes first, since it may pass
+        release_gpu_memory()  # their frames, now that nothing refers to them
         raise OutOfMemoryError("; ".join(exhausted + failures))
     if failures:
         raise TileError("; ".join(failures))
-    return work
+    batch.work.reused = len(indices) - len(tiles)
+    return batch.summary()
 
 
-def _segment_tile(
-    plan: Plan, tile: Tile, reader: TileReader, segmenter: Segmenter, work: Work
-) -> Segmenter:
-    """Segment and commit one tile; returns the segmenter whose patch batch sufficed."""
-    since = time.perf_counter()
-    pixels = reader.read(tile)
-    since = work.timed("read", since)
-    labels, segmenter = _call(segmenter, pixels, _place(plan, tile), tile)
-    since = work.timed("segment", since)
-    dense, n = checked(labels, tile.window.shape, f"{segmenter.title}, on {tile},")
-    plan.scratch.commit(plan.grid, tile, dense)
-    work.timed("commit", since)
-    work.tiles += 1
-    work.labels += n
-    return segmenter
+def _run(batch: _Batch, tiles: list[Tile]) -> tuple[list[str], list[str]]:
+    """Take the tiles through all stages; returns what failed, and what memory did not suffice for.
+
+    Raises:
+        LabelError: The function returned something that is not a label image.
+    """
+    failures: list[str] = []
+    exhausted: list[str] = []
+    with closing(batch.pipeline().run(tiles)) as outcomes:
+        for tile, n, error in outcomes:
+            if isinstance(error, LabelError):
+                raise error  # no tile can mend it
+            if isinstance(error, OutOfMemoryError):
+                exhausted.append(f"{tile}: {error}")
+            elif error is not None:
+                failures.append(f"{tile}: {type(error).__name__}: {error}")
+                logger.warning("%s", failures[-1], exc_info=error)
+            else:
+                batch.work.tiles += 1
+                batch.work.labels += n or 0
+    return failures, exhausted
+
+
+@dataclass
+class _Begun:
+    """What is left to settle, unless that was done at once; and what it takes to begin anew."""
+
+    value: Any
+    settled: bool = False
+    prepared: Any = None
+
+
+class _Batch:
+    """The stages of a batch's tiles, and the segmenter whose patch batch sufficed so far."""
+
+    def __init__(self, plan: Plan, tiles: list[Tile]) -> None:
+        self.work = Work()
+        self._plan = plan
+        self._segmenter: Segmenter = plan.segmenter
+        self._places = {tile.index: _place(plan, tile) for tile in tiles}
+        self._lock = threading.Lock()
+        self._reader = TileReader(
+            plan.image,
+            tiles,
+            channels=plan.channels,
+            region=lambda tile: self._places[tile.index].region,
+        )
+
+    def pipeline(self) -> Pipeline[Tile, int]:
+        """The stages, in order."""
+        steps = self._segmenter.steps(next(iter(self._places.values())))
+        return Pipeline(
+            read=self._read,
+            begin=self._begin,
+            settle=None if steps.settle is None else self._settle,
+            finish=self._finish,
+            bound=self._plan.in_flight,
+        )
+
+    def summary(self) -> Work:
+        """What was done, once all is done."""
+        seconds = self.work.seconds
+        seconds["wait"] = max(0.0, seconds["batch"] - seconds.get("segment", 0.0))
+        self.work.bytes_read = self._reader.bytes_read
+        return self.work
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the time of the block to a stage; several threads may."""
+        since = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - since
+            with self._lock:
+                self.work.seconds[stage] = self.work.seconds.get(stage, 0.0) + seconds
+
+    def _steps(self, tile: Tile) -> Steps:
+        return self._segmenter.steps(self._places[tile.index])
+
+    def _read(self, tile: Tile) -> Any:
+        with self.timed("read"):
+            pixels = self._reader.read(tile)
+            prepare = self._steps(tile).prepare
+            return attempt(lambda: prepare(pixels))
+
+    def _begin(self, tile: Tile, prepared: Any) -> Any:
+        steps = self._steps(tile)
+        with self.timed("segment"):
+            try:
+                begun = attempt(lambda: steps.begin(prepared))
+                return begun if steps.settle is None else _Begun(begun, prepared=prepared)
+            except OutOfMemoryError as error:
+                message = str(error)
+            # Outside the handler, so that nothing of the failed attempt is alive any more.
+            found = self._again(tile, prepared, message)
+            return found if steps.settle is None else _Begun(found, settled=True)
+
+    def _settle(self, tile: Tile, begun: _Begun) -> Any:
+        if begun.settled:
+            return begun.value
+        settle = self._steps(tile).settle
+        assert settle is not None
+        with self.timed("segment"):
+            try:
+                return attempt(lambda: settle(begun.value))
+            except OutOfMemoryError as error:
+                message = str(error)
+            begun.value = None
+            return self._again(tile, begun.prepared, message)
+
+    def _again(self, tile: Tile, prepared: Any, message: str) -> Any:
+        """All that the device does for a tile, in ever smaller patch batches until memory suffices.
+
+        Raises:
+            OutOfMemoryError: It does not for the smallest.
+        """
+        while True:
+            self._segmenter.release()
+            release_gpu_memory()
+            smaller = self._segmenter.smaller()
+            if smaller is None:
+                raise OutOfMemoryError(f"{message}{self._figures(tile)}")
+            logger.warning("%s: %s; trying again with a smaller patch batch", tile, message)
+            self._segmenter = smaller
+            steps = self._steps(tile)
+            try:
+                return attempt(lambda: _computed(steps, prepared))  # noqa: B023  called here
+            except OutOfMemoryError as error:
+                message = str(error)
+
+    def _figures(self, tile: Tile) -> str:
+        """What the tile needs and what the card has: so much less is no use trying."""
+        shape, channels = tile.window.shape, max(1, len(self._plan.channels))
+        itemsize = self._plan.image.array.dtype.itemsize
+        need = self._segmenter.device_bytes(shape, itemsize, channels)
+        gpu = probe_gpu()
+        if not (need and gpu.visible):
+            return ""
+        return (
+            f" (by the count that planning uses a tile of {shape} pixels needs "
+            f"{need / GIB:.2f} GiB at the least, and the {gpu.name} has {gpu.free_bytes / GIB:.2f} "
+            f"of {gpu.total_bytes / GIB:.2f} GiB free: where that does not change, take a smaller "
+            "tile)"
+        )
+
+    def _finish(self, tile: Tile, found: Any) -> int:
+        with self.timed("commit"):
+            labels = self._steps(tile).finish(found)
+            shape = tile.window.shape
+            dense, n = checked(labels, shape, f"{self._segmenter.title}, on {tile},")
+            self._plan.scratch.commit(self._plan.grid, tile, dense)
+        return n
+
+
+def _computed(steps: Steps, prepared: Any) -> Any:
+    begun = steps.begin(prepared)
+    return begun if steps.settle is None else steps.settle(begun)
 
 
 def _place(plan: Plan, tile: Tile) -> Place:
     shape = plan.image.spatial_shape
     region = plan.segmenter.region(tile.window, shape)
     return Place(plan.digest, tile.time, shape, region, tile.window)
-
-
-def _call(
-    segmenter: Segmenter, pixels: np.ndarray, place: Place, tile: Tile
-) -> tuple[np.ndarray, Segmenter]:
-    """Labels of a tile, with ever smaller patch batches while the GPU's memory does not suffice."""
-    while True:
-        try:
-            return attempt(_function(segmenter, pixels, place)), segmenter
-        except OutOfMemoryError as error:
-            message = f"{tile}: {error}"
-        # Outside the handler, so that nothing of the failed attempt is alive any more.
-        segmenter.release()
-        release_gpu_memory()
-        smaller = segmenter.smaller()
-        if smaller is None:
-            raise OutOfMemoryError(message)
-        logger.warning("%s; trying again with a smaller patch batch", message)
-        segmenter = smaller
-
-
-def _function(segmenter: Segmenter, pixels: np.ndarray, place: Place) -> Callable[[], np.ndarray]:
-    return lambda: segmenter.at(place)(pixels)

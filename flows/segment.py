@@ -21,8 +21,10 @@ from cytopave.engine.report import Report, Stage
 from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
+from cytopave.engine.tables.planner import plan_run
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.measure import measure_objects, publish_table
 from cytopave.tasks.merge import (
     resolve_labels,
     scan_groups,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cytopave.engine.planning.plan import Plan
+    from cytopave.engine.tables.target import TableTarget
 
 
 def _run_name() -> str:
@@ -86,6 +89,7 @@ def segment_image(
     keep_scratch: Annotated[
         bool, Field(description="Keep the tile files after publication.")
     ] = False,
+    measure: Annotated[bool, Field(description="Measure the objects: a table beside them.")] = True,
 ) -> Report:
     """Segment an image of any size and publish one label image.
 
@@ -112,6 +116,7 @@ def segment_image(
         "axes": axes,
         "channels": channels,
         "scratch": Path(scratch) if scratch else settings.scratch,
+        "measure": measure,
     }
     with clock.stage("plan") as done:
         at_least = _local_workers(cluster, workers)
@@ -122,7 +127,8 @@ def segment_image(
         path = plan.save()
         reused = _segment(plan, path, clock)
         counts = _merge(plan, path, clock)
-        report = _publish(plan, path, clock, {**counts, "n_reused": reused})
+        table = _measure(plan, clock) if measure else None
+        report = _publish(plan, path, clock, {**counts, "n_reused": reused}, table)
     show_report(report)
     get_run_logger().info("%d objects in %s", report.n_objects, report.labels_path)
     return report
@@ -214,12 +220,24 @@ def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
     return results
 
 
-def _publish(plan: Plan, path: str, clock: _Clock, counts: dict[str, int]) -> Report:
+def _measure(plan: Plan, clock: _Clock) -> TableTarget:
+    """Measure the objects before anything is published: a run that is killed here goes on here."""
+    with clock.stage("measure") as done:
+        measurement = plan_run(plan)
+        tasks, rows = measure_objects(measurement)
+        done(tasks=tasks, units=rows, unit="objects")
+    return measurement.target
+
+
+def _publish(
+    plan: Plan, path: str, clock: _Clock, counts: dict[str, int], table: TableTarget | None
+) -> Report:
     with clock.stage("count seams"):
         seams = count_seams(path, tasks=2 * slots())
     report = Report(
         image=plan.image.url,
         labels_path=str(plan.target.published),
+        table_path=str(table.published) if table else None,
         n_tiles=len(plan.grid),
         digest=plan.digest,
         stages=clock.stages,
@@ -228,6 +246,8 @@ def _publish(plan: Plan, path: str, clock: _Clock, counts: dict[str, int]) -> Re
     )
     with clock.stage("publish"):
         publish_labels(path, report=report)
+        if table:
+            publish_table(table)
     return report.model_copy(update={"stages": clock.stages})
 
 

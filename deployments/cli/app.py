@@ -15,6 +15,7 @@ from cytopave.deployments.cli.console import say
 from cytopave.deployments.cli.convert import convert
 from cytopave.deployments.cli.demo import demo
 from cytopave.deployments.cli.environment import listen
+from cytopave.deployments.cli.measure import measure
 from cytopave.deployments.cli.merge import merge
 from cytopave.deployments.cli.plan import plan
 from cytopave.deployments.cli.probe import probe
@@ -39,7 +40,7 @@ app = App(
     default_parameter=Parameter(negative=()),
     suppress_keyboard_interrupt=False,
 )
-for _command in (probe, plan, segment, merge, atlas, convert, report, demo):
+for _command in (probe, plan, segment, measure, merge, atlas, convert, report, demo):
     app.command(_command)
 
 

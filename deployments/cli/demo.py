@@ -29,7 +29,7 @@ def demo(*, out: str = "demo", workers: int = 2, common: Common = Common()) -> N
     The network is for demos and tests only.
 
     Args:
-        out: Folder that gets the image with its labels, the report and the picture.
+        out: Folder that gets the image with its labels and table, the report and the picture.
         workers: Number of worker processes.
         common: Options of every command.
     """
@@ -52,6 +52,7 @@ def demo(*, out: str = "demo", workers: int = 2, common: Common = Common()) -> N
     made = run_flow(str(image), request, keep_scratch=False, common=common)
     _, provenance = find_labels(str(image), NAME)
     files = write_report(made, provenance, folder, image=str(image))
+    files["cells"] = _write_cells(image, folder / "cells.csv")
     precision = _precision(truth, made.labels_path)
     if common.json:
         facts = made.model_dump(mode="json")
@@ -63,6 +64,7 @@ def demo(*, out: str = "demo", workers: int = 2, common: Common = Common()) -> N
         stages=files["stages"],
         overlay=files["overlay"],
         page=files["page"],
+        cells=files["cells"],
         accuracy=f"AP@0.5 {precision:.3f} against {int(truth.max())} nuclei outlined by people",
     )
     write()
@@ -93,6 +95,14 @@ def _write_mosaic(path: Path) -> np.ndarray:
     pixels, truth = mosaic(nuclei_fields("held-out"), ROWS, COLS, side=SIDE)
     write_image(path, pixels, pixel_size=_PIXEL_SIZE, attributes={_MARK: True})
     return truth
+
+
+def _write_cells(image: Path, path: Path) -> str:
+    from cytopave.engine.tables.export import export_csv
+    from cytopave.engine.tables.read import open_table
+
+    export_csv(open_table(image, NAME), path)
+    return str(path.absolute())
 
 
 def _precision(truth: np.ndarray, labels_path: str) -> float:

@@ -57,7 +57,8 @@ def merge(
         merging: Which labels are merged, and where the result goes.
         common: Options of every command.
     """
-    request = Request(segmenter="stored", halo="0", **vars(merging))
+    # The image is itself the labels: there are no intensities to measure.
+    request = Request(segmenter="stored", halo="0", no_measure=True, **vars(merging))
     made = run_flow(labels, request, keep_scratch=False, common=common)
     if common.json:
         write_json(made.model_dump(mode="json"))

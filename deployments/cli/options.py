@@ -72,6 +72,8 @@ class Request:
     """Folder for tile files that all workers share; beside the labels where not given."""
     gpu_memory_gb: float | None = None
     """GiB of the workers' GPUs, where they cannot be seen from here."""
+    no_measure: Flag = False
+    """Write no table of the objects."""
 
     @property
     def sharing(self) -> int:
@@ -101,8 +103,9 @@ class Request:
             "overwrite": self.overwrite,
             "level": self.level,
             "axes": self.axes,
-            "channels": self._channels(),
+            "channels": parse_channels(self.channels),
             "scratch": scratch,
+            "measure": not self.no_measure,
         }
 
     def _tiling(self) -> Tiling:
@@ -116,15 +119,21 @@ class Request:
             return Tiling(tile=tile, halo=halo[0])
         return Tiling(tile=tile, halo=halo)
 
-    def _channels(self) -> list[int | str] | None:
-        if self.channels is None:
-            return None
-        if not self.channels.startswith("["):
-            return [part.strip() for part in self.channels.split(",")]
-        try:
-            return list(json.loads(self.channels))
-        except ValueError as error:
-            raise ImageError(f"--channels {self.channels} is not a JSON list: {error}") from None
+
+def parse_channels(text: str | None) -> list[int | str] | None:
+    """The channels that ``--channels`` names.
+
+    Raises:
+        ImageError: It begins as a JSON list and is none.
+    """
+    if text is None:
+        return None
+    if not text.startswith("["):
+        return [part.strip() for part in text.split(",")]
+    try:
+        return list(json.loads(text))
+    except ValueError as error:
+        raise ImageError(f"--channels {text} is not a JSON list: {error}") from None
 
 
 def check_positive(**options: float | None) -> None:

@@ -86,6 +86,7 @@ def show(made: Report, **further: object) -> None:
         "objects": f"{made.n_objects}, of which {made.n_joined} lie on more than one tile",
         "tiles": f"{made.n_tiles}{reused}",
         "labels": made.labels_path,
+        **({"table": made.table_path} if made.table_path else {}),
         "report": f"in their attributes: cytopave report {made.labels_path}",
     }
     write_facts({**facts, **further})

@@ -14,11 +14,11 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-_MEET = 10
+MEET = 10
 """More pixels than this must end on a seed."""
-_JOIN = 2
+JOIN = 2
 """More pixels than this must end on a place that a seed's object takes in."""
-_REACH = 5
+REACH = 5
 """How far an object's places reach from its seed, in steps of one pixel."""
 
 
@@ -98,7 +98,7 @@ def meet(ends: torch.Tensor, shape: tuple[int, int]) -> tuple[torch.Tensor, int]
         Number of the object of each pixel, int32, 0 where it is of none, and how many there are.
     """
     height, width = shape
-    pad = _REACH
+    pad = REACH
     padded = width + 2 * pad
     at = (ends // width + pad) * padded + ends % width + pad
     counts = torch.bincount(at, minlength=(height + 2 * pad) * padded)
@@ -113,7 +113,7 @@ def _seeds(counts: torch.Tensor) -> torch.Tensor:
     """Flat indices of the seeds, by how many pixels end there and then in raster order."""
     ended = counts[None].to(torch.float32)
     most = F.max_pool2d(ended, 5, 1, 2)
-    seeds = ((ended == most) & (ended > _MEET)).flatten().nonzero().squeeze(1)
+    seeds = ((ended == most) & (ended > MEET)).flatten().nonzero().squeeze(1)
     return seeds[counts.flatten()[seeds].argsort(stable=True)]
 
 
@@ -121,13 +121,13 @@ def _grow(
     counts: torch.Tensor, seeds: torch.Tensor, padded: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The places that each seed's object wants, and whose they would be, counted from 1."""
-    offsets = torch.arange(-_REACH, _REACH + 1, device=seeds.device)
+    offsets = torch.arange(-REACH, REACH + 1, device=seeds.device)
     around = seeds[:, None] + (offsets[:, None] * padded + offsets).flatten()
     side = len(offsets)
-    joined = (counts[around] > _JOIN).view(-1, 1, side, side).to(torch.float32)
+    joined = (counts[around] > JOIN).view(-1, 1, side, side).to(torch.float32)
     grown = torch.zeros_like(joined)
-    grown[:, :, _REACH, _REACH] = 1
-    for _ in range(_REACH):
+    grown[:, :, REACH, REACH] = 1
+    for _ in range(REACH):
         grown = F.max_pool2d(grown, 3, 1, 1) * joined
     seed, place = grown.flatten(1).nonzero(as_tuple=True)
     return around[seed, place], (seed + 1).to(torch.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -16,12 +17,14 @@ from cytopave.engine.cellpose_fast.flow_error import flow_errors
 from cytopave.engine.cellpose_fast.holes import BOX, fill_holes
 from cytopave.engine.cellpose_fast.objects import Objects
 from cytopave.engine.cellpose_fast.patches import SIDE
+from cytopave.engine.cellpose_fast.streams import aside, event, to_device, to_host
 from cytopave.engine.segmenters.objects import drop_small
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from cytopave.engine.cellpose_fast.network import Network
+    from cytopave.engine.cellpose_fast.passes import Volume
     from cytopave.engine.segmenters.place import Place
 
 FLOW_SCALE = 5.0
@@ -39,6 +42,7 @@ class Recipe:
         cellprob_threshold: Logit above which a pixel is in a cell.
         min_size: Pixels; smaller objects are dropped.
         steps: Steps along the flows.
+        volume: How a stack is evaluated in three dimensions; None for planes.
     """
 
     rescale: float
@@ -47,6 +51,67 @@ class Recipe:
     cellprob_threshold: float
     min_size: int
     steps: int
+    volume: Volume | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A window that the device has got. Holds no network.
+
+    Attributes:
+        flows: ``(3, Y, X)`` float32, y flow, x flow, logit; of a stack ``(4, Z, Y, X)``.
+        ready: From when on they are there; None on a CPU.
+        objects: Makes objects of them.
+        min_size: Pixels; smaller objects are dropped.
+        mark: As for `Evaluator`.
+    """
+
+    flows: torch.Tensor
+    ready: torch.cuda.Event | None
+    objects: Callable[[torch.Tensor], Objects]
+    min_size: int
+    mark: Callable[[str], None]
+
+    def settle(self) -> Found:
+        """Have the device make objects of the flows, and send them to the host.
+
+        On CUDA in a stream of its own: the host has to know some numbers to go on, and waits for
+        them while the device is at the network for the next window.
+        """
+        with aside(self.flows, self.ready), torch.no_grad():
+            objects = self.objects(self.flows)
+            labels, boxes = to_host(objects.image()), boxes_of(objects)
+            return Found(labels, event(self.flows.device), boxes, self.min_size, self.mark)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The objects of a window, on their way to the host.
+
+    Attributes:
+        labels: ``(Y, X)`` int32.
+        ready: From when on they are there; None on a CPU.
+        boxes: The objects that may have holes, of type `BOX`.
+        min_size: Pixels; smaller objects are dropped.
+        mark: As for `Evaluator`.
+    """
+
+    labels: torch.Tensor
+    ready: torch.cuda.Event | None
+    boxes: np.ndarray
+    min_size: int
+    mark: Callable[[str], None]
+
+    def finish(self) -> np.ndarray:
+        """The labels, with holes filled: on the host, in any thread."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        labels: np.ndarray = self.labels.numpy()
+        self.mark("download")
+        if fill_holes(labels, self.boxes):
+            labels = drop_small(labels, self.min_size)
+        self.mark("holes")
+        return labels
 
 
 class Evaluator:
@@ -90,18 +155,24 @@ class Evaluator:
         Returns:
             ``(Y, X)`` int32 labels of `Place.window`.
         """
+        return self.begin(pixels, place, recipe).settle().finish()
+
+    def begin(self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe) -> Begun:
+        """Have the device compute the flows of a window; on CUDA, without waiting for them.
+
+        Args:
+            pixels: As for a call; of a `pinned` tensor the device takes its copy by itself.
+            place: Where in the image that is.
+            recipe: Every parameter.
+        """
         with self._lock, torch.no_grad():
             flows = self.flows(pixels, place, recipe)
-            objects = self.objects(flows, recipe)
-            labels: np.ndarray = objects.image().cpu().numpy()
-            boxes = boxes_of(objects)
-            self._mark("download")
-        if fill_holes(labels, boxes):
-            labels = drop_small(labels, recipe.min_size)
-        self._mark("holes")
-        return labels
+        objects = functools.partial(self.objects, recipe=recipe, mark=self._mark)
+        return Begun(flows, event(flows.device), objects, recipe.min_size, self._mark)
 
-    def flows(self, pixels: np.ndarray, place: Place, recipe: Recipe) -> torch.Tensor:
+    def flows(
+        self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe
+    ) -> torch.Tensor:
         """The network's answer for a window: ``(3, Y, X)`` float32, y flow, x flow, logit."""
         axes = [grid.axis(n, recipe.rescale) for n in place.shape[-2:]]
         spans = [
@@ -110,7 +181,7 @@ class Evaluator:
                 axes, place.window.start[-2:], place.window.stop[-2:], strict=True
             )
         ]
-        canvas = self._canvas(pixels, place, axes, spans, recipe)
+        canvas = self._canvas(torch.as_tensor(pixels), place, axes, spans, recipe)
         self._mark("upload")
         answers = self._answers(canvas, place, axes, spans, recipe)
         self._mark("network")
@@ -121,7 +192,7 @@ class Evaluator:
 
     def _canvas(
         self,
-        pixels: np.ndarray,
+        pixels: torch.Tensor,
         place: Place,
         axes: list[grid.Axis],
         spans: list[grid.Span],
@@ -132,11 +203,11 @@ class Evaluator:
         cut = tuple(
             slice(s.read[0] - o, s.read[1] - o) for s, o in zip(spans, offsets, strict=True)
         )
-        image = torch.from_numpy(np.ascontiguousarray(pixels[:, *cut])).to(self.network.device)
+        image = pixels[:, *cut].to(self.network.device, non_blocking=True)
         # a copy always: the tile may be wanted again, after memory ran out
         image = image.to(torch.float32, copy=True)
         for channel, (low, high) in zip(image, recipe.intensity, strict=True):
-            if np.issubdtype(pixels.dtype, np.floating):
+            if pixels.is_floating_point():
                 channel.nan_to_num_(nan=low, neginf=low, posinf=high)
             channel.sub_(low).div_(high - low)
         for dim, (axis, span) in enumerate(zip(axes, spans, strict=True), 1):
@@ -158,7 +229,10 @@ class Evaluator:
         """What the network says to each patch of the window, in raster order."""
         needed = [(j, i) for j in spans[0].patches for i in spans[1].patches]
         keys: dict[tuple[int, int], Hashable] = {
-            at: (place.image, place.time, place.shape, recipe.rescale, recipe.intensity, *at)
+            at: (
+                *(place.image, place.time, place.shape, place.window.start[:-2]),
+                *(recipe.rescale, recipe.intensity, *at),
+            )
             for at in needed
         }
         new = [at for at in needed if keys[at] not in self._kept]
@@ -189,28 +263,28 @@ class Evaluator:
         while len(self._kept) > most:
             self._kept.popitem(last=False)
 
-    def objects(self, flows: torch.Tensor, recipe: Recipe) -> Objects:
+    @staticmethod
+    def objects(flows: torch.Tensor, recipe: Recipe, mark: Callable[[str], None]) -> Objects:
         """Objects of a window from the network's answer ``(3, Y, X)``."""
         shape = (flows.shape[1], flows.shape[2])
         inside = flows[2] > recipe.cellprob_threshold
         foreground = inside.flatten().nonzero().squeeze(1)
         steps = flows[:2] / FLOW_SCALE
         ends = follow(steps * inside, foreground, recipe.steps)
-        self._mark("follow")
+        mark("follow")
         numbers, count = meet(ends, shape)
-        objects = _listed(foreground, numbers, count, recipe.min_size, shape)
-        self._mark("meet")
+        objects = Objects.numbered(foreground, numbers, count, recipe.min_size, shape)
+        mark("meet")
         if recipe.flow_threshold > 0:
             objects = objects.where(flow_errors(steps, objects) <= recipe.flow_threshold)
-        self._mark("check")
+        mark("check")
         return objects
 
 
 def _interpolated(image: torch.Tensor, at: grid.Sampling, dim: int, offset: int) -> torch.Tensor:
     """Resize one axis of ``(C, Y, X)``, of which sample ``offset`` comes first."""
     lower, upper, weight = (
-        torch.from_numpy(v).to(image.device)
-        for v in (at.lower - offset, at.upper - offset, at.weight)
+        to_device(v, image.device) for v in (at.lower - offset, at.upper - offset, at.weight)
     )
     weight = weight[:, None] if dim == 1 else weight
     below, above = image.index_select(dim, lower), image.index_select(dim, upper)
@@ -225,7 +299,7 @@ def _average(
     Patches are added in raster order, one after the other: a sum with an order.
     """
     device = next(iter(answers.values())).device
-    taper = torch.from_numpy(grid.taper()).to(device)
+    taper = to_device(grid.taper(), device)
     weight = taper[:, None] * taper
     (top, bottom), (left, right) = (s.wanted for s in spans)
     total = torch.zeros((3, bottom - top, right - left), device=device)
@@ -237,7 +311,7 @@ def _average(
         target = target[:, :, max(x, left) - left : min(x + SIDE, right) - left]
         target += answer[:, rows, columns].to(torch.float32) * weight[rows, columns]
     sums = [
-        torch.from_numpy(axis.weights(*span.wanted)).to(device)
+        to_device(axis.weights(*span.wanted), device)
         for axis, span in zip(axes, spans, strict=True)
     ]
     return total / (sums[0][:, None] * sums[1])
@@ -255,27 +329,12 @@ def _resized(
     return flows
 
 
-def _listed(
-    foreground: torch.Tensor,
-    numbers: torch.Tensor,
-    count: int,
-    min_size: int,
-    shape: tuple[int, int],
-) -> Objects:
-    """The objects that have enough pixels (one at least), numbered without gaps."""
-    area = torch.bincount(numbers, minlength=count + 1)
-    keep = area >= max(1, min_size)
-    keep[0] = False
-    new = keep.cumsum(0) - 1
-    own = keep[numbers]
-    return Objects.of(foreground[own], new[numbers[own]], int(keep.sum()), shape)
-
-
 def boxes_of(objects: Objects) -> np.ndarray:
     """The objects that may have holes, of type `BOX`."""
     found = objects.hollow().nonzero().squeeze(1)
     boxes = np.zeros(len(found), BOX)
     boxes["label"] = found.cpu().numpy() + 1
-    for name in ("top", "left", "rows", "columns"):
+    names = ("top", "left", "rows", "columns")
+    for name in names if len(objects.shape) == 2 else (*names, "front", "planes"):
         boxes[name] = getattr(objects, name)[found].cpu().numpy()
     return boxes

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-BOX = np.dtype([(name, np.int64) for name in ("label", "top", "left", "rows", "columns")])
-"""An object's id and the smallest box that holds it."""
+BOX = np.dtype(
+    [(name, np.int64) for name in ("label", "front", "top", "left", "planes", "rows", "columns")]
+)
+"""An object's id and the smallest box that holds it; `front` and `planes` in stacks only."""
 
 
 def fill_holes(labels: np.ndarray, boxes: np.ndarray) -> bool:
@@ -16,7 +18,7 @@ def fill_holes(labels: np.ndarray, boxes: np.ndarray) -> bool:
     in each other the outermost wins here, whatever their numbers.
 
     Args:
-        labels: ``(Y, X)`` integers, 0 being the background.
+        labels: ``([Z], Y, X)`` integers, 0 being the background.
         boxes: Of type `BOX`: the objects that may have holes.
 
     Returns:
@@ -26,6 +28,10 @@ def fill_holes(labels: np.ndarray, boxes: np.ndarray) -> bool:
 
     if not len(boxes):
         return False
+    if labels.ndim == 3:
+        from cytopave.engine.cellpose_fast.voids import fill_voids
+
+        return fill_voids(labels, boxes)
     # All of them one below the other in one picture, with a frame around each, so that what is
     # outside of any object is one part; sorted, so that outer objects are written last.
     boxes = boxes[np.argsort(boxes["rows"] * boxes["columns"], kind="stable")]

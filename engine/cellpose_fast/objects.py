@@ -15,25 +15,21 @@ class Objects:
         pixels: Flat indices, int64: sorted by object, and within an object ascending.
         ids: Object of each, from 0, int64.
         area: Pixels of each object.
-        top: First row of each object.
-        left: First column of each object.
-        rows: Number of rows of each object.
-        columns: Number of columns of each object.
-        shape: ``(Y, X)`` of the array.
+        low: Per axis, the first place of each object.
+        extent: Per axis, the number of places from the first to the last of each object.
+        shape: ``([Z], Y, X)`` of the array.
     """
 
     pixels: torch.Tensor
     ids: torch.Tensor
     area: torch.Tensor
-    top: torch.Tensor
-    left: torch.Tensor
-    rows: torch.Tensor
-    columns: torch.Tensor
-    shape: tuple[int, int]
+    low: tuple[torch.Tensor, ...]
+    extent: tuple[torch.Tensor, ...]
+    shape: tuple[int, ...]
 
     @classmethod
     def of(
-        cls, pixels: torch.Tensor, ids: torch.Tensor, count: int, shape: tuple[int, int]
+        cls, pixels: torch.Tensor, ids: torch.Tensor, count: int, shape: tuple[int, ...]
     ) -> Objects:
         """Sort and measure objects ``0..count``, each of which has pixels.
 
@@ -41,15 +37,71 @@ class Objects:
             pixels: Flat indices, ascending.
             ids: Object of each.
             count: Number of objects.
-            shape: ``(Y, X)`` of the array.
+            shape: ``([Z], Y, X)`` of the array.
         """
         ids, order = ids.sort(stable=True)
         pixels = pixels[order]
-        y, x = pixels // shape[1], pixels % shape[1]
-        top, left = (_extreme(at, ids, count, "amin") for at in (y, x))
-        bottom, right = (_extreme(at, ids, count, "amax") for at in (y, x))
+        low, extent = [], []
+        for at in places(pixels, shape):
+            low.append(_extreme(at, ids, count, "amin"))
+            extent.append(_extreme(at, ids, count, "amax") - low[-1] + 1)
         area = torch.bincount(ids, minlength=count)
-        return cls(pixels, ids, area, top, left, bottom - top + 1, right - left + 1, shape)
+        return cls(pixels, ids, area, tuple(low), tuple(extent), shape)
+
+    @classmethod
+    def numbered(
+        cls,
+        pixels: torch.Tensor,
+        numbers: torch.Tensor,
+        count: int,
+        min_size: int,
+        shape: tuple[int, ...],
+    ) -> Objects:
+        """The objects that have enough pixels (one at least), numbered without gaps.
+
+        Args:
+            pixels: Flat indices, ascending.
+            numbers: Object of each, from 1, or 0.
+            count: Number of objects; some may have no pixel.
+            min_size: Pixels.
+            shape: ``([Z], Y, X)`` of the array.
+        """
+        area = torch.bincount(numbers, minlength=count + 1)
+        keep = area >= max(1, min_size)
+        keep[0] = False
+        new = keep.cumsum(0) - 1
+        own = keep[numbers]
+        return cls.of(pixels[own], new[numbers[own]], int(keep.sum()), shape)
+
+    @property
+    def front(self) -> torch.Tensor:
+        """First plane of each object of a stack."""
+        return self.low[-3]
+
+    @property
+    def planes(self) -> torch.Tensor:
+        """Number of planes of each object of a stack."""
+        return self.extent[-3]
+
+    @property
+    def top(self) -> torch.Tensor:
+        """First row of each object."""
+        return self.low[-2]
+
+    @property
+    def left(self) -> torch.Tensor:
+        """First column of each object."""
+        return self.low[-1]
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """Number of rows of each object."""
+        return self.extent[-2]
+
+    @property
+    def columns(self) -> torch.Tensor:
+        """Number of columns of each object."""
+        return self.extent[-1]
 
     def where(self, keep: torch.Tensor) -> Objects:
         """Some of the objects, numbered anew in the same order.
@@ -63,15 +115,13 @@ class Objects:
             pixels=self.pixels[own],
             ids=numbers[self.ids[own]],
             area=self.area[keep],
-            top=self.top[keep],
-            left=self.left[keep],
-            rows=self.rows[keep],
-            columns=self.columns[keep],
+            low=tuple(low[keep] for low in self.low),
+            extent=tuple(extent[keep] for extent in self.extent),
             shape=self.shape,
         )
 
     def image(self) -> torch.Tensor:
-        """The label image: ``(Y, X)`` int32, objects counted from 1."""
+        """The label image: ``([Z], Y, X)`` int32, objects counted from 1."""
         labels = torch.zeros(self.shape, dtype=torch.int32, device=self.pixels.device)
         labels.view(-1)[self.pixels] = (self.ids + 1).to(torch.int32)
         return labels
@@ -100,21 +150,32 @@ class Objects:
         return _extreme(hit, self.ids[hit], len(self), "amin")
 
     def hollow(self) -> torch.Tensor:
-        """Which objects may have a hole: those with a gap in some row and in some column.
+        """Which objects may have a hole: those with a gap in some line along every axis.
 
-        A hole has pixels of its object on all four sides of it.
+        A hole has pixels of its object on all sides of it.
         """
-        y, x = self.pixels // self.shape[1] - self.top[self.ids], self.pixels % self.shape[1]
-        x = x - self.left[self.ids]
-        return self._gaps(y, x, self.rows) & self._gaps(x, y, self.columns)
+        at = [
+            place - low[self.ids]
+            for place, low in zip(places(self.pixels, self.shape), self.low, strict=True)
+        ]
+        hollow = torch.ones_like(self.area, dtype=torch.bool)
+        for axis in range(len(at)):
+            across = [i for i in range(len(at)) if i != axis]
+            line, lines = at[across[0]], self.extent[across[0]]
+            for i in across[1:]:
+                line = line * self.extent[i][self.ids] + at[i]
+                lines = lines * self.extent[i]
+            hollow &= self._gaps(line, at[axis], lines)
+        return hollow
 
     def _gaps(self, line: torch.Tensor, at: torch.Tensor, lines: torch.Tensor) -> torch.Tensor:
-        """Whether any of an object's lines has fewer pixels than it spans."""
+        """Whether any of an object's lines has pixels, and fewer than it spans."""
         first = lines.cumsum(0) - lines
         line = first[self.ids] + line
         count = int(lines.sum())
         low, high = (_extreme(at, line, count, how) for how in ("amin", "amax"))
-        gap = (high - low + 1) > torch.bincount(line, minlength=count)
+        filled = torch.bincount(line, minlength=count)
+        gap = (filled > 0) & (high - low + 1 > filled)
         ids = torch.repeat_interleave(torch.arange(len(self), device=lines.device), lines)
         return _extreme(gap.to(torch.int32), ids, len(self), "amax") > 0
 
@@ -122,6 +183,15 @@ class Objects:
         """Mean of integers over each object, rounded: exact, as a sum of integers is."""
         total = torch.zeros_like(self.area).index_add_(0, self.ids, at)
         return (total.double() / self.area).round().to(torch.int64)
+
+
+def places(pixels: torch.Tensor, shape: tuple[int, ...]) -> list[torch.Tensor]:
+    """Per axis, where flat indices lie."""
+    found = []
+    for length in reversed(shape[1:]):
+        found.append(pixels % length)
+        pixels = pixels // length
+    return [pixels, *reversed(found)]
 
 
 def _extreme(values: torch.Tensor, ids: torch.Tensor, count: int, how: str) -> torch.Tensor:

@@ -106,8 +106,13 @@ class Axis:
         patches = self.covering(*wanted)
         canvas = (self.starts[patches[0]], self.starts[patches[-1]] + SIDE)
         inside = (max(0, canvas[0]), min(self.scaled, canvas[1]))
-        read = _bounds(linear(self.length, self.scaled, *inside)) if self.resized else inside
-        return Span(patches, wanted, canvas, inside, read)
+        return Span(patches, wanted, canvas, inside, self.read(*inside))
+
+    def read(self, start: int, stop: int) -> tuple[int, int]:
+        """The image's own pixels of which network pixels ``start..stop`` are made."""
+        if not self.resized:
+            return start, stop
+        return _bounds(linear(self.length, self.scaled, start, stop))
 
     def weights(self, start: int, stop: int) -> np.ndarray:
         """Sum of the tapers of all patches at network pixels ``start..stop``, float32.
@@ -127,14 +132,19 @@ def _bounds(sampling: Sampling) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=16)
-def axis(length: int, rescale: float = 1.0) -> Axis:
-    """The grid of an axis of ``length`` pixels, scaled by ``rescale`` before the network.
+def axis(length: int, rescale: float = 1.0, anisotropy: float = 1.0) -> Axis:
+    """The grid of an axis of ``length`` pixels, scaled before the network.
+
+    Args:
+        length: Pixels of the image.
+        rescale: Factor by which the network sees the image larger.
+        anisotropy: A further one, along Z: the distance of planes in pixels.
 
     The rules are those of Cellpose's ``run_net`` and ``make_tiles``: 8 pixels of border, a multiple
     of 16 in all, at least one patch; 1.2 / 256 patches a pixel, spread evenly. A patch starts every
     200 to 213 pixels, so that neighbours share 43 to 56.
     """
-    scaled = length if rescale == 1 else max(1, int(length * rescale))
+    scaled = max(1, int(length * anisotropy * rescale))
     extra = -scaled % _UNIT if scaled >= SIDE else max(0, SIDE - scaled - _UNIT)
     before = _UNIT // 2 + extra // 2
     total = scaled + _UNIT + extra

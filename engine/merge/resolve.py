@@ -301,12 +301,17 @@ def _number(
         begin += len(chosen)
     final[where] = final[leaders[0]][leaders[1]]
     joined = np.bincount(cluster)[group] > 1
-    parts = np.stack([group, border.tile[visible]], axis=1)
-    (parts, at, times) = np.unique(parts, axis=0, return_index=True, return_counts=True)
-    chosen = np.isin(parts[:, 0], parts[times > 1, 0])
-    of_object = first[leaders[0]][leaders[1]][at[chosen]]
-    suspects = np.stack([of_object, parts[chosen, 1].astype(np.int64)], axis=1)
+    chosen = _kept_apart(group, border.tile[visible], len(offsets))
+    objects = first[leaders[0]][leaders[1][chosen]]
+    suspects = np.unique(np.stack([objects, border.tile[visible][chosen]], axis=1), axis=0)
     return Resolution(offsets, final, mode, n, len(np.unique(group[joined])), suspects)
+
+
+def _kept_apart(group: np.ndarray, tile: np.ndarray, tiles: int) -> np.ndarray:
+    """Indices of the views of those groups that hold two views of one tile."""
+    keys = np.sort(group.astype(np.int64) * tiles + tile)
+    groups = np.unique(keys[1:][keys[1:] == keys[:-1]] // tiles)
+    return np.flatnonzero(np.isin(group, groups))
 
 
 def _in_order(painted: np.ndarray, first: np.ndarray, n: int) -> Iterator[np.ndarray]:

@@ -54,6 +54,7 @@ class Plan(BaseModel):
         merge: When two tiles' labels are one object.
         target: Where the labels go.
         batch: Tiles per axis in one task.
+        in_flight: Tiles that a worker may have in hand at a time: read ahead, computed, finished.
         memory: Need and budget of one tile.
         root: The run's scratch folder.
     """
@@ -68,6 +69,7 @@ class Plan(BaseModel):
     merge: Merge
     target: LabelTarget
     batch: tuple[int, ...]
+    in_flight: int
     memory: Memory
     root: Path
 
@@ -133,20 +135,28 @@ def tile_digest(
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def batch_shape(grid: Grid, *, tiles: float, workers: int) -> tuple[int, ...]:
+def batch_shape(grid: Grid, *, tiles: float, workers: int, least: float = 1.0) -> tuple[int, ...]:
     """Tiles per axis of a batch: compact, about ``tiles`` in all, three batches a worker or more.
 
     Neighbouring tiles read the same chunks; a compact batch reads most of them once.
+
+    Args:
+        grid: The tiles.
+        tiles: How many make a task worth its overhead.
+        workers: They share the batches; with three each, none waits long for the last one.
+        least: Rather than batches of fewer tiles than that, one batch a worker.
     """
-    wanted = min(tiles, len(grid) / (3 * workers))
+    share = len(grid) / workers
+    wanted = min(tiles, max(share / 3, min(least, share)))
     shape = [1] * len(grid.counts)
     while True:
-        room = [n > s for n, s in zip(grid.counts, shape, strict=True)]
-        if not any(room):
+        for axis in sorted(range(len(shape)), key=lambda a: shape[a]):
+            grown = [n + (a == axis) for a, n in enumerate(shape)]
+            fits = grown[axis] <= grid.counts[axis] and math.prod(grown) <= max(1.0, wanted)
+            if fits and all(
+                grown[axis] <= 2 * n or n == grid.counts[a] for a, n in enumerate(shape)
+            ):
+                shape = grown
+                break
+        else:
             return tuple(shape)
-        axis = min((s, a) for a, s in enumerate(shape) if room[a])[1]
-        grown = [*shape]
-        grown[axis] += 1
-        if math.prod(grown) > max(1.0, wanted):
-            return tuple(shape)
-        shape = grown

@@ -17,6 +17,7 @@ from cytopave.engine.planning.budget import host_budget
 from cytopave.engine.planning.plan import Memory, Plan, batch_shape, tile_digest
 from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER
 from cytopave.engine.scratch.tiles import Scratch
+from cytopave.engine.tables.target import table_of_run
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _HALO_UNKNOWN = 64
 _SIDES = (4096, 2048, 1024, 512, 256, 128, 64)
 _GIB = 2**30
+_MOST_IN_FLIGHT = 6
+"""One tile computed, one to be settled, two read ahead and two being finished."""
 
 
 def make_plan(
@@ -49,6 +52,7 @@ def make_plan(
     axes: str | None = None,
     channels: Sequence[int | str] | None = None,
     scratch: Path | None = None,
+    measure: bool = False,
 ) -> Plan:
     """Decide everything about a run, and refuse what cannot work, before any tile is read.
 
@@ -69,9 +73,15 @@ def make_plan(
     target = label_target(
         source, name=name, output=output, overwrite=overwrite, tile=grid.tile, digest=digest
     )
-    need = tile_need(source, resolved, budget, grid, n_channels=max(1, len(chosen)))
+    if measure:
+        table_of_run(target, merge).check()
+    n_channels = max(1, len(chosen))
+    need = tile_need(source, resolved, budget, grid, n_channels=n_channels)
+    in_hand = host_need(source, resolved, grid, n_channels=n_channels)
     megapixels = math.prod(grid.tile) / 1e6
     tiles = batch_seconds * resolved.megapixels_per_second(on_gpu=budget.on_gpu) / megapixels
+    # While a GPU waits for its next task it does nothing: rather no more tasks than that.
+    least = tiles / 4 if budget.on_gpu else 1
     return Plan(
         digest=digest,
         image=source,
@@ -80,7 +90,8 @@ def make_plan(
         segmenter=resolved,
         merge=merge,
         target=target,
-        batch=batch_shape(grid, tiles=tiles, workers=workers),
+        batch=batch_shape(grid, tiles=tiles, workers=workers, least=least),
+        in_flight=max(1, min(_MOST_IN_FLIGHT, host_budget(workers).size // in_hand)),
         memory=Memory(need=need, budget=budget.size, source=budget.source),
         root=folder / digest[:16],
     )
@@ -115,7 +126,8 @@ def plan_grids(
     """
     halo = _halo(image, tiling, segmenter)
     if tiling.tile != "auto":
-        grid = Grid(image.spatial_shape, _tile(image, tiling.tile), halo, image.n_times)
+        tile = _tile(image, tiling.tile, segmenter)
+        grid = Grid(image.spatial_shape, tile, halo, image.n_times)
         need = tile_need(image, segmenter, budget, grid, n_channels=n_channels)
         if need > budget.size:
             raise PlanError(
@@ -126,7 +138,7 @@ def plan_grids(
         return [grid]
     fitting = [
         grid
-        for grid in _candidates(image, halo)
+        for grid in _candidates(image, halo, segmenter)
         if tile_need(image, segmenter, budget, grid, n_channels=n_channels) <= budget.size
     ]
     if fitting:
@@ -152,17 +164,27 @@ def tile_need(
     image: Image, segmenter: Segmenter, budget: Budget, grid: Grid, *, n_channels: int
 ) -> int:
     """Bytes that the largest tile of a grid needs: on the GPU, or of the worker's own memory."""
-    window = tuple(
-        min(n, t + 2 * h) for n, t, h in zip(grid.shape, grid.tile, grid.halo, strict=True)
-    )
     if budget.on_gpu and segmenter.uses_gpu:
-        return segmenter.device_bytes(window, np.dtype(image.dtype).itemsize, n_channels)
+        itemsize = np.dtype(image.dtype).itemsize
+        return segmenter.device_bytes(_window(grid), itemsize, n_channels)
+    return host_need(image, segmenter, grid, n_channels=n_channels)
+
+
+def host_need(image: Image, segmenter: Segmenter, grid: Grid, *, n_channels: int) -> int:
+    """Bytes of the host's memory that the largest tile of a grid needs while it is in hand."""
+    window = _window(grid)
     start = tuple((n - w) // 2 for n, w in zip(grid.shape, window, strict=True))
     middle = Box(start, tuple(a + w for a, w in zip(start, window, strict=True)))
     region = segmenter.region(middle, grid.shape)
     # Pixels as read and as float32 for the function, its labels (int64 at worst), the dense copy.
     itemsize = np.dtype(image.dtype).itemsize
     return region.size * n_channels * (itemsize + 4) + middle.size * (8 + 4)
+
+
+def _window(grid: Grid) -> tuple[int, ...]:
+    """Shape of what an inner tile sees."""
+    lengths = zip(grid.shape, grid.tile, grid.halo, strict=True)
+    return tuple(min(n, t + 2 * h) for n, t, h in lengths)
 
 
 def scratch_root(store: str, scratch: Path | None) -> Path:
@@ -183,36 +205,64 @@ def scratch_root(store: str, scratch: Path | None) -> Path:
 
 def _halo(image: Image, tiling: Tiling, segmenter: Segmenter) -> tuple[int, ...]:
     shape = image.spatial_shape
+    flat = (0,) * (len(shape) - 2)
     if isinstance(tiling.halo, tuple):
-        return _tile(image, tiling.halo, fill=0)
+        halo = _lengths(image, tiling.halo, fill=0)
+        if segmenter.planewise and any(halo[:-2]):
+            raise PlanError(
+                f"planes are segmented one by one, and a halo of {halo[0]} planes was asked for: "
+                "take a halo of 0 along Z, or give two numbers, for Y and X"
+            )
+        return halo
     if isinstance(tiling.halo, int):
-        return tuple(tiling.halo if n > 1 else 0 for n in shape)
+        halo = tuple(tiling.halo if n > 1 else 0 for n in shape)
+        return (*flat, *halo[-2:]) if segmenter.planewise else halo
     diameter = segmenter.diameter_px
-    halo = 16 * math.ceil(1.5 * diameter / 16) if diameter else _HALO_UNKNOWN
+    side = 16 * math.ceil(1.5 * diameter / 16) if diameter else _HALO_UNKNOWN
     if tiling.tile != "auto":
-        halo = min(halo, *_tile(image, tiling.tile)[-2:])
-    return (0,) * (len(shape) - 2) + (halo, halo)
+        side = min(side, *_tile(image, tiling.tile, segmenter)[-2:])
+    return (*flat, side, side)
 
 
-def _tile(image: Image, given: tuple[int, ...], fill: int | None = None) -> tuple[int, ...]:
+def _tile(image: Image, given: tuple[int, ...], segmenter: Segmenter) -> tuple[int, ...]:
+    shape = image.spatial_shape
+    planes = _planes(shape, segmenter)
+    tile = tuple(map(min, _lengths(image, given, fill=planes), shape))
+    if segmenter.planewise and len(shape) == 3 and tile[0] != planes:
+        raise PlanError(
+            f"planes are segmented one by one, and a tile of {tile[0]} planes was asked for: take "
+            "one plane, or give two numbers, for Y and X"
+        )
+    return tile
+
+
+def _planes(shape: tuple[int, ...], segmenter: Segmenter) -> int:
+    """Planes of a tile that is as thick as possible."""
+    return 1 if segmenter.planewise or len(shape) < 3 else shape[0]
+
+
+def _lengths(image: Image, given: tuple[int, ...], *, fill: int) -> tuple[int, ...]:
+    """One length an axis; ``fill`` is that along Z where it was left out."""
     shape = image.spatial_shape
     if len(given) == 2 and len(shape) == 3:
-        given = (shape[0] if fill is None else fill, *given)
+        given = (fill, *given)
     if len(given) != len(shape):
         raise PlanError(
             f"{len(given)} lengths {given} were given for the {len(shape)} spatial axes "
             f"{image.spatial_axes.upper()} of the image: give one an axis"
         )
-    return given if fill is not None else tuple(map(min, given, shape))
+    return given
 
 
-def _candidates(image: Image, halo: tuple[int, ...]) -> list[Grid]:
+def _candidates(image: Image, halo: tuple[int, ...], segmenter: Segmenter) -> list[Grid]:
     """Grids from large tiles to small ones, in multiples of the image's chunks where they fit."""
     shape = image.spatial_shape
+    planes = _planes(shape, segmenter)
     chunks = image.canonical_chunks[-len(shape) :]
     grids = []
-    for side in itertools.dropwhile(lambda s: s > _largest(shape), _SIDES):
-        wanted = (shape[0], side, side)[-len(shape) :]
+    largest = max(_largest(planes), segmenter.useful_side)
+    for side in itertools.dropwhile(lambda s: s > largest, _SIDES):
+        wanted = (planes, side, side)[-len(shape) :]
         tile = tuple(
             min(n, max(c, w // c * c) if c <= w else w)
             for n, w, c in zip(shape, wanted, chunks, strict=True)
@@ -222,7 +272,6 @@ def _candidates(image: Image, halo: tuple[int, ...]) -> list[Grid]:
     return grids
 
 
-def _largest(shape: tuple[int, ...]) -> int:
+def _largest(planes: int) -> int:
     """Side of the largest tile worth having: more would only make failures and waits longer."""
-    planes = shape[0] if len(shape) == 3 else 1
-    return 2048 if planes == 1 else max(256, 2 ** int(math.log2(2048 / math.sqrt(planes))))
+    return 2048 if planes == 1 else 2 ** int(math.log2(2048 / math.sqrt(planes)))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel, ConfigDict
 
 from cytopave.engine.segmenters.memory import half_of_the_budget
+from cytopave.engine.segmenters.steps import Steps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +29,8 @@ class SegmenterBase(BaseModel, ABC):
     """A segmentation method and its parameters: a value that travels between processes.
 
     The life of a segmenter: `resolve` once, before any tile runs; `digest` and `provenance` of the
-    resolved value; `region` of each tile's window; `load` on each worker, and `at` for each tile;
-    `release` and `smaller` after the GPU ran out of memory.
+    resolved value; `region` of each tile's window; `load` on each worker, and for each tile
+    `steps`, or `at`, which is all of them; `release` and `smaller` after the GPU ran out of memory.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,12 +80,29 @@ class SegmenterBase(BaseModel, ABC):
         """
         return self.load()
 
+    def steps(self, place: Place) -> Steps:
+        """What `at` does, in steps of which some need not be done by the thread that computes.
+
+        Loads nothing; the first step on the device does.
+        """
+        return Steps(begin=lambda pixels: self.at(place)(pixels))
+
     def release(self) -> None:
         """Drop what `load` keeps, so that its memory can be freed; the next tile loads it again."""
 
     def smaller(self) -> Self | None:
         """The same result with less memory at a time, or None where there is no such thing."""
         return None
+
+    @property
+    def useful_side(self) -> int:
+        """Side in pixels below which tiles of a stack compute much that others compute too."""
+        return 256
+
+    @property
+    def planewise(self) -> bool:
+        """Whether each plane of a stack is a tile of its own, and the merge joins sections."""
+        return False
 
     @property
     def diameter_px(self) -> float | None:

@@ -9,164 +9,40 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    field_validator,
-)
-
+from cytopave.engine.cellpose_fast.passes import Volume
 from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters import cellpose_placed as placed
 from cytopave.engine.segmenters import cellpose_weights as weights
-from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
 from cytopave.engine.segmenters.cellpose_checks import check_axes, check_channels
-from cytopave.engine.segmenters.cellpose_memory import cellpose_footprint
+from cytopave.engine.segmenters.cellpose_memory import Need, cellpose_footprint
+from cytopave.engine.segmenters.cellpose_parameters import CellposeParameters
 from cytopave.engine.segmenters.intensities import intensity_ranges
 from cytopave.engine.segmenters.kept import Kept
 from cytopave.engine.segmenters.memory import Footprint, cellpose_rule
+from cytopave.engine.segmenters.planes import stitched
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from cytopave.engine.boxes import Box
     from cytopave.engine.cellpose_fast.evaluate import Evaluator
     from cytopave.engine.omezarr.image import Image
+    from cytopave.engine.segmenters.base import LabelFunction
     from cytopave.engine.segmenters.cellpose_common import Built, Evaluation
     from cytopave.engine.segmenters.place import Place
-
-Percentile = Annotated[float, Field(ge=0, le=100)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+    from cytopave.engine.segmenters.steps import Steps
 
 
-class Cellpose(SegmenterBase):
+class Cellpose(CellposeParameters):
     """Cellpose, with the parameters that its users know.
 
-    A stack is segmented with ``do_3D=True`` only; an image with one plane is a plane.
+    A stack is segmented with ``do_3D=True``, or plane by plane with ``stitch=True``; an image with
+    one plane is a plane.
     """
-
-    kind: Literal["cellpose"] = "cellpose"
-    model: Annotated[
-        str,
-        Field(
-            min_length=1,
-            description="Name of a Cellpose model that is in its model folder, path of a model "
-            "file, or 'nuclei-tiny': a small network for demos and tests that ships with cytopave.",
-        ),
-    ] = "cpsam_v2"
-    diameter: Annotated[
-        PositiveFloat | None,
-        Field(
-            description="Object diameter in pixels; the image is scaled by it. Empty: no scaling "
-            "with Cellpose 4, the model's own diameter with Cellpose 3. Never guessed per tile."
-        ),
-    ] = None
-    flow_threshold: Annotated[
-        NonNegativeFloat,
-        Field(description="Largest error of an object's flows; 0 skips the check (and is faster)."),
-    ] = 0.4
-    cellprob_threshold: Annotated[
-        Finite, Field(description="Lower it to find more and larger objects.")
-    ] = 0.0
-    min_size: Annotated[
-        NonNegativeInt, Field(description="Objects of fewer pixels are dropped.")
-    ] = 15
-    niter: Annotated[
-        PositiveInt | None,
-        Field(description="Steps along the flows. Empty: 200 times the scaling by the diameter."),
-    ] = None
-    batch_size: Annotated[
-        PositiveInt | None,
-        Field(
-            description="Patches that the network evaluates at a time on a GPU. Empty: 32 on the "
-            "fast path, 8 on the stock path."
-        ),
-    ] = None
-    percentiles: Annotated[
-        tuple[Percentile, Percentile],
-        Field(description="Percentiles of the whole image that become 0 and 1."),
-    ] = (1.0, 99.0)
-    intensity: Annotated[
-        tuple[tuple[Finite, Finite], ...] | None,
-        Field(
-            description="What becomes 0 and 1, per selected channel. Empty: the percentiles of the "
-            "whole image, taken once."
-        ),
-    ] = None
-    do_3D: Annotated[bool, Field(description="Segment a stack from flows in three dimensions.")] = (
-        False
-    )
-    anisotropy: Annotated[
-        PositiveFloat,
-        Field(description="Distance of planes in pixels; 2 where Z is sampled half as densely."),
-    ] = 1.0
-    flow3D_smooth: Annotated[
-        tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat],
-        Field(
-            description="Standard deviation in pixels (Z, Y, X) by which 3-D flows are smoothed."
-        ),
-    ] = (0.0, 0.0, 0.0)
-    use_bfloat16: Annotated[
-        bool, Field(description="Compute in 16 bits: half the memory. Cellpose 4 only.")
-    ] = True
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"],
-        Field(
-            description="'auto' is a GPU where the worker's PyTorch sees one, else the CPU. 'cuda' "
-            "makes a worker without a GPU an error."
-        ),
-    ] = "auto"
-    path: Annotated[
-        Literal["auto", "fast", "stock"],
-        Field(
-            description="'fast' evaluates patches on one grid for the whole image, so that tiles "
-            "agree, and stays on the GPU; for networks of Cellpose 4, in two dimensions. 'stock' "
-            "evaluates each tile through Cellpose's own classes. 'auto' is fast where that applies."
-        ),
-    ] = "auto"
-    compile_network: Annotated[
-        bool,
-        Field(
-            description="Compile the network of the fast path on a GPU: a minute at the start "
-            "of each worker, and nearly half of the time of the network from then on."
-        ),
-    ] = False
-    sha256: Annotated[
-        str | None,
-        Field(
-            pattern="^[0-9a-f]{64}$",
-            description="Hash of the weights. Given: the file must have it. Filled in otherwise.",
-        ),
-    ] = None
-    network: Annotated[
-        weights.Network | None,
-        Field(json_schema_extra={"readOnly": True}, description="Filled in from the weights."),
-    ] = None
-
-    @field_validator("flow3D_smooth", mode="before")
-    @classmethod
-    def _for_each_axis(cls, value: Any) -> Any:
-        return (value,) * 3 if isinstance(value, int | float) else value
-
-    @field_validator("percentiles")
-    @classmethod
-    def _ascending(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if value[0] >= value[1]:
-            raise ValueError("percentiles must ascend, such as (1, 99)")
-        return value
-
-    @field_validator("intensity")
-    @classmethod
-    def _wide(
-        cls, value: tuple[tuple[float, float], ...] | None
-    ) -> tuple[tuple[float, float], ...] | None:
-        if value is not None and any(low >= high for low, high in value):
-            raise ValueError("each intensity range must ascend, such as (100, 2000)")
-        return value
 
     def resolve(self, image: Image, *, channels: tuple[int, ...]) -> Self:
         """Find and check the weights, and fill what is fixed for the whole image.
@@ -178,7 +54,7 @@ class Cellpose(SegmenterBase):
             ImageError: The image has no finite pixel.
         """
         path, network = self._weights()
-        check_axes(image, volume=self.do_3D)
+        check_axes(image, volume=self.do_3D, stitch=self.stitch)
         check_channels(len(channels), network.generation)
         if network.generation == 3 and len(set(self.flow3D_smooth)) > 1:
             raise SegmenterError(
@@ -198,7 +74,7 @@ class Cellpose(SegmenterBase):
             "sha256": network.sha256,
             "network": network,
             "use_bfloat16": self.use_bfloat16 and network.generation == 4,
-            "path": placed.resolved_path(self.path, network, volume=self.do_3D),
+            "path": placed.resolved_path(self.path, network),
         }
         resolved = self.model_copy(update=filled)
         return resolved.model_copy(update={"batch_size": resolved.patch_batch})
@@ -218,6 +94,10 @@ class Cellpose(SegmenterBase):
             )
         return path, network
 
+    @property
+    def _volume(self) -> Volume | None:
+        return Volume(self.anisotropy, self.flow3D_smooth) if self.do_3D else None
+
     def _rescale(self, network: weights.Network) -> float:
         """Factor by which Cellpose scales the image before the network."""
         if self.diameter is not None:
@@ -226,21 +106,24 @@ class Cellpose(SegmenterBase):
 
     def region(self, window: Box, shape: tuple[int, ...]) -> Box:
         """On the fast path all that the patches see which cover the window, else the window."""
-        if self.path == "fast" and self.network is not None:
-            return placed.region(window, shape, rescale=self._rescale(self.network))
-        return window
+        if self.path != "fast" or self.network is None:
+            return window
+        rescale = self._rescale(self.network)
+        return placed.region(window, shape, rescale=rescale, volume=self._volume)
 
     def at(self, place: Place) -> LabelFunction:
-        """The function for one place; its network is built once per process.
-
-        Raises:
-            SegmenterError: As `load`.
-        """
+        """The function for one place; its network is built once per process."""
         if self.path != "fast":
             return self.load()
-        how = self._evaluation()
         self._evaluator()
-        return functools.partial(self._segment_at, place=place, how=how)
+        return self.steps(place)
+
+    def steps(self, place: Place) -> Steps:
+        """What `at` does, in steps."""
+        if self.path != "fast" or self.network is None:
+            return super().steps(place)
+        how, rescale = self._evaluation(), self._rescale(self.network)
+        return placed.steps(self._evaluator, place, how, rescale=rescale, device=self.device)
 
     def load(self) -> LabelFunction:
         """The function that segments one tile as an image by itself.
@@ -252,7 +135,7 @@ class Cellpose(SegmenterBase):
         how = self._evaluation()
         if self.path == "fast":
             self._evaluator()
-            return functools.partial(self._segment_at, place=None, how=how)
+            return lambda tile: self.steps(placed.whole(tile, len(how.intensity)))(tile)
         self._built()
         return functools.partial(self._segment, how=how)
 
@@ -279,12 +162,6 @@ class Cellpose(SegmenterBase):
         """Patches at a time: as asked, else what suits the path."""
         return self.batch_size or (32 if self.path == "fast" else 8)
 
-    def _segment_at(self, tile: np.ndarray, *, place: Place | None, how: Evaluation) -> np.ndarray:
-        assert self.network is not None
-        place = place or placed.whole(tile, len(how.intensity))
-        rescale = self._rescale(self.network)
-        return placed.evaluate(self._evaluator(), tile, place, how, rescale=rescale)
-
     def _evaluator(self) -> Evaluator:
         return _evaluators.get(self._network_key(), self._build_evaluator)
 
@@ -297,6 +174,7 @@ class Cellpose(SegmenterBase):
             bfloat16=self.use_bfloat16,
             batch=self.patch_batch,
             compiled=self.compile_network and self.uses_gpu,
+            volume=self.do_3D,
         )
 
     def _segment(self, tile: np.ndarray, *, how: Evaluation) -> np.ndarray:
@@ -304,9 +182,8 @@ class Cellpose(SegmenterBase):
 
         spatial = tile.ndim - (len(how.intensity) > 1)
         if spatial == 3 and not how.volume:
-            # an image with one plane, which resolve has checked
-            plane = tile[..., 0, :, :]
-            return evaluate(self._built(), plane, how)[np.newaxis]
+            planes = (tile[..., z, :, :] for z in range(tile.shape[-3]))
+            return stitched(evaluate(self._built(), plane, how) for plane in planes)
         return evaluate(self._built(), tile, how)
 
     def _built(self) -> Built:
@@ -325,7 +202,7 @@ class Cellpose(SegmenterBase):
         return names
 
     def _network_key(self) -> tuple[Any, ...]:
-        return (self.sha256, self.device, self.use_bfloat16, self.compile_network)
+        return (self.sha256, self.device, self.use_bfloat16, self.compile_network, self.do_3D)
 
     def _build(self) -> Built:
         from cytopave.engine.segmenters.cellpose_adapter import build
@@ -345,6 +222,17 @@ class Cellpose(SegmenterBase):
         return self.model_copy(update={"batch_size": self.patch_batch // 2})
 
     @property
+    def useful_side(self) -> int:
+        """Side of a tile of a stack on a GPU; `benchmarks/patch_sharing.py` says what it saves."""
+        fast = self._volume is not None and self.path == "fast"
+        return 1024 if fast and self.uses_gpu else super().useful_side
+
+    @property
+    def planewise(self) -> bool:
+        """Whether each plane of a stack is segmented by itself."""
+        return not self.do_3D
+
+    @property
     def diameter_px(self) -> float | None:
         """The diameter given, else that of the objects the network was trained on, else None."""
         if self.diameter is not None:
@@ -353,7 +241,12 @@ class Cellpose(SegmenterBase):
 
     def megapixels_per_second(self, *, on_gpu: bool) -> float:
         """Rough speed of one worker: the full network on a GPU, the small one on a core."""
-        return 2.0 if on_gpu else 0.1
+        scale = self._rescale(self.network) if self.network else 1.0
+        if self._volume is not None:  # three passes, most of them along a thin axis
+            return (2.0 if on_gpu else 0.01) / scale**3
+        if not on_gpu:
+            return 0.1 / scale**2
+        return (2.0 if self.path == "stock" else 16.0) / scale**2
 
     @property
     def uses_gpu(self) -> bool:
@@ -375,14 +268,19 @@ class Cellpose(SegmenterBase):
         """
         if not self.uses_gpu:
             return 0
-        pixels = int(np.prod(window_shape))
         if self.path == "fast" and self.network is not None:
-            width = 2 if self.use_bfloat16 else 4
-            return placed.device_bytes(
-                self.network, pixels, n_channels, itemsize=width, batch=self.patch_batch
+            need = Need(
+                network=self.network,
+                channels=n_channels,
+                stored=itemsize,
+                itemsize=2 if self.use_bfloat16 else 4,
+                batch=self.patch_batch,
             )
+            if self._volume is None:
+                return need.planes(math.prod(window_shape))
+            return need.volume(window_shape, self._volume, rescale=self._rescale(self.network))
         rule = cellpose_rule(window_shape, itemsize, n_channels)
-        return max(rule, self.footprint().bytes(pixels))
+        return max(rule, self.footprint().bytes(math.prod(window_shape)))
 
     def footprint(self) -> Footprint:
         """The counted tensors of the stock path; of ViT-L while the weights are not known."""

@@ -11,17 +11,22 @@ if TYPE_CHECKING:
     from cytopave.engine.segmenters.cellpose_weights import Generation
 
 
-def check_axes(image: Image, *, volume: bool) -> None:
-    """Refuse stacks that are not segmented in three dimensions, and planes that would be.
+def check_axes(image: Image, *, volume: bool, stitch: bool = False) -> None:
+    """Refuse stacks where nothing says how, and planes in three dimensions.
+
+    Args:
+        image: The image.
+        volume: Whether it is segmented in three dimensions.
+        stitch: Whether planes are segmented one by one, and sections joined.
 
     Raises:
-        SegmenterError: The image's planes and ``volume`` do not go together.
+        SegmenterError: These do not go together.
     """
     planes = dict(zip(image.spatial_axes, image.spatial_shape, strict=True)).get("z", 1)
-    if planes > 1 and not volume:
+    if planes > 1 and not (volume or stitch):
         raise SegmenterError(
             f"the image is a stack of {planes} planes: segment it in three dimensions with "
-            "do_3D=True"
+            "do_3D=True, or plane by plane with stitch=True"
         )
     if planes == 1 and volume:
         raise SegmenterError(

@@ -1,13 +1,32 @@
-"""What a Cellpose network takes of a GPU on the stock path, read off the weights."""
+"""What Cellpose takes of a GPU, read off the weights: on the stock path and on the fast one."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cytopave.engine.cellpose_fast.passes import AT_ONCE, reach
+from cytopave.engine.cellpose_fast.patches import SIDE
 from cytopave.engine.segmenters import cellpose_weights as weights
 from cytopave.engine.segmenters.memory import (
+    CONTEXT_BYTES,
     CPNET_PATCH_BYTES,
     Footprint,
+    fast_pixel_bytes,
+    folded_patch_bytes,
     transformer_patch_bytes,
+    volume_patch_bytes,
+    volume_pixel_bytes,
 )
+
+if TYPE_CHECKING:
+    from cytopave.engine.cellpose_fast.passes import Volume
+
+KEPT_BYTES = 2**29
+"""Device memory for patches that neighbouring tiles may need again."""
+KEPT_BYTES_VOLUME = 2**30
+"""The same for stacks, which share more."""
 
 
 def cellpose_footprint(
@@ -44,3 +63,53 @@ def cellpose_footprint(
         volume=volume,
         flow_check=flow_check,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """GPU memory that windows need, in bytes.
+
+    Attributes:
+        network: What is known of the weights.
+        channels: Channels that the network gets.
+        stored: Bytes of a stored pixel.
+        itemsize: Bytes of a number that the network computes with.
+        batch: Patches evaluated at a time.
+    """
+
+    network: weights.Network
+    channels: int
+    stored: int
+    itemsize: int
+    batch: int
+
+    @property
+    def _fixed(self) -> int:
+        """What does not depend on the window: CUDA itself, the weights, and a batch of patches."""
+        assert self.network.encoder is not None
+        one = self.network.encoder
+        patch = folded_patch_bytes(one.num_heads, one.embed_dim, one.mlp_ratio, self.itemsize)
+        stored = max(self.network.stored_bytes, self.network.parameters * self.itemsize)
+        return CONTEXT_BYTES + stored + self.batch * patch
+
+    def planes(self, pixels: int) -> int:
+        """Of a window of so many pixels in one plane."""
+        return (
+            self._fixed + KEPT_BYTES + int(pixels * fast_pixel_bytes(self.channels, self.itemsize))
+        )
+
+    def volume(self, window: tuple[int, ...], volume: Volume, *, rescale: float) -> int:
+        """Of a window ``(Z, Y, X)`` that is evaluated in three dimensions.
+
+        The pixels that its patches see are held as they are stored: along each axis up to nearly a
+        patch more on both sides, except along Z where a patch sees all planes of a thin stack.
+        """
+        scales = (rescale * volume.anisotropy, rescale, rescale)
+        inner = [n + 2 * reach(sigma) for n, sigma in zip(window, volume.smooth, strict=True)]
+        seen = [n + 2 * (SIDE - 1) / scale for n, scale in zip(inner, scales, strict=True)]
+        if inner[0] * scales[0] < SIDE:
+            seen[0] = inner[0]
+        cut = max(AT_ONCE, self.batch) * SIDE**2 * volume_patch_bytes(self.channels, self.itemsize)
+        region = math.prod(seen) * self.channels * self.stored
+        flows = math.prod(inner) * volume_pixel_bytes(math.prod(scales), smooth=any(volume.smooth))
+        return self._fixed + KEPT_BYTES_VOLUME + int(cut + region + flows)

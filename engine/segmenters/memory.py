@@ -123,5 +123,29 @@ def fast_pixel_bytes(channels: int, itemsize: int) -> float:
     return patches + 4 * channels + 60 + 230 * DENSE
 
 
+def volume_patch_bytes(channels: int, itemsize: int) -> int:
+    """Tensors per pixel of the patches that are evaluated at once for a stack.
+
+    Input in 32 bits, the network's three answers, and these in 32 bits twice while they are added.
+    """
+    return 4 * channels + 3 * itemsize + 2 * 3 * 4
+
+
+def volume_pixel_bytes(scale: float, *, smooth: bool) -> float:
+    """Tensors per voxel of a window evaluated in three dimensions, at `DENSE` foreground.
+
+    Args:
+        scale: Voxels that the network sees for one of the image's.
+        smooth: Whether flows are smoothed.
+
+    Three flows and a logit are held at the network's scale and at the image's, and a third time
+    where they are smoothed. Then each voxel has its steps and counts, and each foreground voxel its
+    place, end and number, and while objects are measured, places along each axis and in lines.
+    """
+    flows = 16 * scale + 16 + (16 if smooth else 0)
+    objects = 16 + 24 + 120 * DENSE
+    return max(flows + 16, objects)
+
+
 CPNET_PATCH_BYTES = 64_000_000
 """Activations of one 224 pixel patch in Cellpose 3's network (float32)."""

@@ -26,6 +26,7 @@ from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.report import Report, Stage
 from cytopave.engine.seams import SeamReport
 from cytopave.engine.segmenters import Threshold
+from cytopave.engine.tables.read import open_table
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.publish import plan_facts
 
@@ -128,7 +129,9 @@ def test_the_program_ends_with_the_status(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("verb", [(), ("probe",), ("plan",), ("segment",), ("report",), ("demo",)])
+@pytest.mark.parametrize(
+    "verb", [(), ("probe",), ("plan",), ("segment",), ("measure",), ("report",), ("demo",)]
+)
 def test_help(command: Command, verb: tuple[str, ...]) -> None:
     ended = command(*verb, "--help")
     assert (ended.status, ended.err) == (0, "")
@@ -233,11 +236,15 @@ def test_segment_and_report(command: Command, image: Path, truth: np.ndarray) ->
                    "--halo", "20", "--workers", "2", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
-    assert all(re.fullmatch(r"(tiles|scan seams|write labels): \d+ of \d+", n) for n in lines)
+    assert all(
+        re.fullmatch(r"(tiles|scan seams|write labels|measure cells): \d+ of \d+", n) for n in lines
+    )
     assert {"tiles: 9 of 9", "scan seams: 4 of 4", "write labels: 1 of 1"} <= set(lines)
     made = json.loads(done.stdout)
     assert made["n_objects"] == truth.max()
     assert made["labels_path"] == f"{image}/labels/cells"
+    assert made["table_path"] == f"{image}/tables/cells"
+    assert len(open_table(image, "cells")) == truth.max()
     found = open_labels(image, "cells").levels[0][:]
     np.testing.assert_array_equal(np.asarray(found) > 0, truth > 0)
     assert not list((image.parent / ".cytopave").glob("*")), "tile files are left"

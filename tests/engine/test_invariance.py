@@ -9,6 +9,7 @@ import pytest
 import torch
 import zarr
 from placed import segmented
+from stacks import blobs
 from worlds import same_partition
 
 from cytopave.engine import samples
@@ -78,6 +79,22 @@ def test_with_a_diameter_too(mosaic: Image, cellpose: Cellpose, tmp_path: Path) 
     one = segmented(mosaic, scaled, tmp_path / "one", tile=1000, halo=64)
     many = segmented(mosaic, scaled, tmp_path / "many", tile=300, halo=64)
     assert one.max() > 60
+    assert same_partition(one, many)
+
+
+def test_in_three_dimensions_too(tmp_path: Path) -> None:
+    """A minute stack, for the sake of time; larger ones are in test_stacks.py and benchmarks."""
+    pixels, _ = blobs((6, 24, 38), radius=9, flat=2.0, seed=1)
+    array = zarr.create_array(
+        str(tmp_path / "stack.zarr"), shape=pixels.shape, chunks=(6, 20, 20), dtype="u2"
+    )
+    array[:] = pixels
+    stack = open_image(str(tmp_path / "stack.zarr"))
+    tiny = Cellpose(model="nuclei-tiny", device="cpu", use_bfloat16=False, do_3D=True)
+    tiny = tiny.resolve(stack, channels=())
+    one = segmented(stack, tiny, tmp_path / "one", tile=64, halo=16)
+    many = segmented(stack, tiny, tmp_path / "many", tile=19, halo=16)
+    assert one.max() >= 2
     assert same_partition(one, many)
 
 

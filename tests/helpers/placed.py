@@ -30,6 +30,7 @@ class Run:
     grid: Grid
     segmenter: SegmenterBase
     scratch: Scratch
+    in_flight: int = 4
 
 
 def segmented(

@@ -1,35 +1,15 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
+from hollow import filled, listed
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import ndimage
 
-from cytopave.engine.cellpose_fast.evaluate import boxes_of
-from cytopave.engine.cellpose_fast.holes import fill_holes
-from cytopave.engine.cellpose_fast.objects import Objects
-
 images = arrays.arrays(
     np.int64, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(0, 3)
 )
-
-
-def listed(labels: np.ndarray) -> Objects:
-    flat = torch.from_numpy(labels).flatten()
-    pixels = flat.nonzero().squeeze(1)
-    ids, numbers = flat[pixels].unique(return_inverse=True)
-    return Objects.of(pixels, numbers, len(ids), labels.shape)
-
-
-def filled(labels: np.ndarray) -> np.ndarray:
-    objects = listed(labels)
-    image = np.asarray(objects.image().numpy())
-    before = image.copy()
-    swallowed = fill_holes(image, boxes_of(objects))
-    assert swallowed == (image != before)[before > 0].any()
-    return image
 
 
 @given(images)

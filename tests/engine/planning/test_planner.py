@@ -149,5 +149,19 @@ def test_batches_are_compact_and_keep_every_worker_busy(
     shape = batch_shape(grid, tiles=tiles, workers=workers)
     size = math.prod(shape)
     assert size <= max(1, tiles, len(grid) / (3 * workers))
-    full = [s for s, c in zip(shape, counts, strict=True) if s < c]
-    assert not full or max(full) - min(shape) <= 1 or min(shape) in counts
+    for axis, (s, count) in enumerate(zip(shape, counts, strict=True)):
+        other, others = shape[1 - axis], counts[1 - axis]
+        assert 1 <= s <= count
+        assert s <= 2 * other or other == others, "compact, as far as the grid is"
+        grown = size // s * (s + 1)
+        room = s < count and (s + 1 <= 2 * other or other == others)
+        assert not room or grown > max(1, min(tiles, len(grid) / (3 * workers)))
+
+
+def test_a_gpu_gets_few_tasks_where_each_is_short() -> None:
+    grid = Grid((8192, 8192), (2048, 2048), (64, 64))
+    assert batch_shape(grid, tiles=80, workers=1, least=20) == (4, 4)
+    assert sorted(batch_shape(grid, tiles=80, workers=2, least=20)) == [2, 4]
+    assert batch_shape(grid, tiles=4, workers=1, least=1) == (2, 2)
+    large = Grid((2**16, 2**16), (2048, 2048), (64, 64))
+    assert math.prod(batch_shape(large, tiles=80, workers=2, least=20)) > 70

@@ -183,7 +183,7 @@ def test_a_stack_is_segmented_in_three_dimensions(image_of: ImageOf, random_netw
 @pytest.mark.parametrize(
     ("shape", "channels", "fields", "message"),
     [
-        ((5, 9, 9), (), {}, "stack of 5 planes: segment it in three dimensions with do_3D=True"),
+        ((5, 9, 9), (), {}, "stack of 5 planes: .* do_3D=True, or .* stitch=True"),
         ((9, 9), (), {"do_3D": True}, "leave do_3D out"),
         ((4, 1, 9, 9), (0, 1, 2, 3), {}, "at most 3 channels and 4 are selected"),
         ((9, 9), (), {"intensity": ((0, 1), (0, 1))}, "2 ranges and 1 channels"),
