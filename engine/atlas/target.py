@@ -62,6 +62,11 @@ class AtlasTarget(BaseModel):
                 f"{self.path} exists: choose another output, or replace it (--overwrite)"
             )
 
+    def refresh(self) -> None:
+        """Add new columns to the consolidated metadata of the store that holds the table."""
+        if self.path.parent.name == "tables":
+            publish.refresh_consolidated(_at(self.path.parent.parent), "tables", self.path.name)
+
     def publish(self, staging: Path) -> None:
         """Give a complete store its name, by renaming. May be called again after a kill.
 

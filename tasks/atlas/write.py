@@ -250,6 +250,7 @@ def _write_columns(session: Session) -> None:
     obs.attrs["column-order"] = others  # a column that is replaced is not listed meanwhile
     write_elem(obs, key, as_categories(session.column(key)))
     obs.attrs["column-order"] = [*others, key]
+    plan.target.refresh()
 
 
 def _places(session: Session) -> dict[str, np.ndarray]:

@@ -104,7 +104,7 @@ def test_components_are_those_of_scaled_logarithms(
         ("arcsinh", np.arcsinh(table.adata.X / 5)),
         ("none", table.adata.X),
     ):
-        profile = Intensities(transform=how, **short)  # type: ignore[arg-type]
+        profile = Intensities(transform=how, **short)
         out = tmp_path / f"{how}.zarr"
         take_steps(client, table.path, profile, output=str(out), block_rows=100)
         scaled = (values - values.mean(axis=0)) / values.std(axis=0, ddof=1)
