@@ -18,6 +18,7 @@ from cytopave.engine.errors import AtlasError
 from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.settings import load_settings
 from cytopave.tasks.atlas.plan import forget, plan_atlas
+from cytopave.tasks.atlas.report import show_atlas
 from cytopave.tasks.atlas.task import is_done, step_task
 from cytopave.tasks.embedded import embedded_flow
 from cytopave.tasks.progress import progress
@@ -99,6 +100,7 @@ def preprocess_atlas(
         plan.save()  # whoever used the folder before may have deleted it
         facts, reused = _take_steps(plan, path, clock)
     report = AtlasReport.of(plan, facts, reused, clock.stages)
+    show_atlas(report)
     get_run_logger().info("%d cells in %s", report.n_cells, report.output)
     return report
 

@@ -21,7 +21,8 @@ DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load(FILE.read_text())["deployment
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda d: d["name"])
 def test_its_flow_is_found_and_takes_its_parameters(deployment: dict[str, Any]) -> None:
     flow: Any = load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False)
-    flow.validate_parameters({"image": "scan.zarr", **deployment["parameters"]})
+    (asked,) = parameter_schema(flow).required
+    flow.validate_parameters({asked: "scan.zarr", **deployment["parameters"]})
     # Started by people or by programs, never by itself.
     assert not deployment.keys() & {"schedule", "schedules", "triggers"}
     assert deployment["work_pool"]["name"]
