@@ -62,7 +62,7 @@ def _column(folder: Folder, rows: slice) -> np.ndarray:
         return np.asarray(folder.array()[rows])
     names = [*map(str, np.asarray((folder / "categories").array()[:])), ""]
     codes = np.asarray((folder / "codes").array()[rows])
-    return np.asarray(np.array(names, object)[codes])
+    return np.asarray(np.array(names)[codes])
 
 
 def open_table(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from prefect import task
 
 from cytopave.engine.atlas.plan import CODE_VERSION, IN_MEMORY, AtlasPlan
+from cytopave.engine.gpu.oom import attempt
 from cytopave.tasks.atlas.session import dataset_name, opened, root_of
 from cytopave.tasks.atlas.steps import STEPS
 from cytopave.tasks.atlas.write import write_output
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from prefect import Task
     from prefect.context import TaskRunContext
+
+    from cytopave.tasks.atlas.session import Session
 
 
 def _cache_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
@@ -38,14 +41,19 @@ def run_step(step: str, *, plan_path: str) -> dict[str, Any]:
     Raises:
         UserError: The data, or the request, do not allow it.
         CorruptError: A chunk of the store is damaged.
+        OutOfMemoryError: A GPU's memory did not suffice; Prefect tries again later.
     """
     with opened(plan_path) as session:
         try:
-            return write_output(session) if step == "write" else STEPS[step](session)
+            return attempt(lambda: _take(session, step))
         except Exception as error:
             if (ours := root_of(error)) is not error:
                 raise ours from error
             raise
+
+
+def _take(session: Session, step: str) -> dict[str, Any]:
+    return write_output(session) if step == "write" else STEPS[step](session)
 
 
 def step_task(plan: AtlasPlan, step: str, kept: Collection[str]) -> Task[..., dict[str, Any]]:

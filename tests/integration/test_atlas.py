@@ -18,6 +18,7 @@ pytest.importorskip("scanpy")
 import anndata
 import dask
 import distributed
+import pyarrow.parquet
 import stores
 import worlds
 from atlases import make_atlas
@@ -34,6 +35,7 @@ from cytopave.engine.atlas.parameters import (
     Variable,
 )
 from cytopave.engine.errors import AtlasError, OutputError
+from cytopave.engine.tables.export import export_parquet
 from cytopave.engine.tables.read import open_table
 from cytopave.tasks.atlas.session import PREFIX
 
@@ -193,6 +195,9 @@ def test_from_labels_to_clusters_of_the_same_table(tmp_path: Path, dask_address:
     )
     rows = open_table(image, "cells").read()
     assert rows["leiden"].tolist() == obs["leiden"].tolist()
+    export_parquet(open_table(image, "cells"), tmp_path / "cells.parquet")
+    exported = pyarrow.parquet.read_table(tmp_path / "cells.parquet")
+    assert exported["leiden"].to_pylist() == obs["leiden"].tolist()
 
 
 def test_the_command_says_what_it_did_and_what_cannot_be(tmp_path: Path, dask_address: str) -> None:

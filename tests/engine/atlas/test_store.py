@@ -122,7 +122,7 @@ def test_damage_is_told_and_never_read_as_zeros(tmp_path: Path) -> None:
     corrupt(path, "names a column twice")
     path = copy("missing-data")
     shutil.rmtree(path / "X" / "data" / "c")
-    with pytest.raises(CorruptError, match=r"1 of the 1 chunks of .*data are missing"):
+    with pytest.raises(CorruptError, match="X/data is missing"):
         frames.check_chunks(open_atlas(path))
     frames.check_chunks(open_atlas(original))
 
