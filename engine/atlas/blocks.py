@@ -17,7 +17,7 @@ NNZ = 1 << 24
 
 BYTES_STORED = 8  # a float32 and an int32 column number
 COPIES = 4
-"""Copies of a block that a worker holds at once: as read, filtered, normalised, and its logarithm."""
+"""Copies of a block that a worker holds at once: as read, filtered, normalised, logarithmised."""
 
 _GIB = 2**30
 
