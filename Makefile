@@ -5,9 +5,11 @@ UV_VERSION := 0.13.9
 RUN := .venv/bin/
 # One file an environment; DEV is the one that .venv holds.
 DEV := requirements/dev.txt
-SOURCES := $(wildcard flows tasks engine engine/* blocks deployments deployments/*)
+SOURCES := $(wildcard flows tasks tasks/* engine engine/* engine/atlas/* blocks deployments deployments/*)
+# What needs the extra atlas (0.4 GB) is tested in an environment of its own.
+ATLAS_TESTS := tests/engine/atlas tests/tasks/atlas tests/integration/test_atlas.py
 
-.PHONY: install demo test test-fast lint types peers readers locks package clean
+.PHONY: install demo test test-fast lint types atlas peers readers locks package clean
 
 install: .venv/.installed
 
@@ -26,8 +28,17 @@ $(UV):
 demo: install
 	$(RUN)cytopave demo
 
-test: install
+test: install atlas
 	$(RUN)pytest
+	.venv-atlas/bin/pytest $(ATLAS_TESTS)
+
+atlas: .venv-atlas/.installed
+
+.venv-atlas/.installed: requirements/atlas.txt .venv/.installed
+	$(UV) venv --quiet --allow-existing --python 3.12 .venv-atlas
+	$(UV) pip sync --quiet --compile-bytecode --python .venv-atlas --require-hashes requirements/atlas.txt
+	$(UV) pip install --quiet --python .venv-atlas --no-deps -e .
+	touch $@
 
 lint: install
 	$(RUN)ruff check .
@@ -57,6 +68,7 @@ readers: .venv-readers/.installed
 locks: $(UV)
 	$(COMPILE) --universal --extra cellpose --extra slurm --extra kubernetes --group dev -o requirements/dev.txt
 	$(COMPILE) --universal --extra cellpose3 --group dev -o requirements/cellpose3.txt
+	$(COMPILE) --universal --extra atlas --group dev -o requirements/atlas.txt
 	$(COMPILE) --universal --extra cellpose --extra atlas --extra stardist --extra convert --extra parquet --extra slurm --extra kubernetes --extra s3 -o requirements/cpu.txt
 	$(COMPILE) --python-platform x86_64-manylinux_2_28 --extra cellpose --extra cuda13 --extra atlas-cuda13 --extra slurm --extra kubernetes --extra s3 -o requirements/cuda13.txt
 	$(COMPILE) --python-platform x86_64-manylinux_2_28 --extra cellpose --extra cuda12 --extra slurm --extra kubernetes --extra s3 -o requirements/cuda12.txt
@@ -64,4 +76,4 @@ locks: $(UV)
 	$(LOCK) --universal --group readers -o requirements/readers.txt
 
 clean:
-	rm -rf .venv .venv-peers .venv-readers .uv build *.egg-info
+	rm -rf .venv .venv-atlas .venv-peers .venv-readers .uv build *.egg-info

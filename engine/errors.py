@@ -82,3 +82,7 @@ class CorruptError(CytopaveError):
 
 class OutOfMemoryError(_OfTiles):
     """The GPU's memory did not suffice; a later attempt may succeed."""
+
+
+class AtlasError(UserError):
+    """A matrix of cells by genes cannot be read, or does not hold what was asked for."""

@@ -37,7 +37,7 @@ from cytopave.engine.settings import load_settings
 from cytopave.tasks.guard import end_with_us
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from prefect.futures import PrefectFuture
     from prefect.task_runners import TaskRunner
@@ -175,6 +175,7 @@ class ClusterTaskRunner(DaskTaskRunner):
         if gpu and cluster.preset == "auto":
             # Work that needs no GPU gets a worker a core instead of a worker a card.
             gpu = getattr(parameters.get("segmenter"), "uses_gpu", True)
+            gpu &= parameters.get("provider") != "scanpy"
         return cluster, gpu
 
 
@@ -212,6 +213,19 @@ def worker_hosts() -> list[str]:
         ClusterError: The cluster cannot serve.
     """
     return sorted({room.host for room in worker_rooms()})
+
+
+def datasets() -> list[str]:
+    """Names of the collections that the running flow's workers keep."""
+    return [str(name) for name in _running().client.list_datasets()]
+
+
+def forget_datasets(names: Iterable[str]) -> None:
+    """Have the running flow's workers let collections go; those that are not there are gone."""
+    client = _running().client
+    with suppress(OSError):  # the scheduler is gone, and they with it
+        for name in set(names) & set(client.list_datasets()):
+            client.unpublish_dataset(name)
 
 
 def _running() -> ClusterTaskRunner:

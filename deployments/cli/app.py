@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
+from cytopave.deployments.cli.atlas import atlas
 from cytopave.deployments.cli.console import say
+from cytopave.deployments.cli.convert import convert
 from cytopave.deployments.cli.demo import demo
 from cytopave.deployments.cli.environment import listen
 from cytopave.deployments.cli.measure import measure
@@ -39,7 +41,7 @@ app = App(
     default_parameter=Parameter(negative=()),
     suppress_keyboard_interrupt=False,
 )
-for _command in (probe, plan, segment, sweep, measure, merge, report, demo):
+for _command in (probe, plan, segment, sweep, measure, merge, atlas, convert, report, demo):
     app.command(_command)
 
 

@@ -155,7 +155,7 @@ def publish(
         elif digest_of(target) != digest:
             raise OutputError(f"there is no finished {NOUNS[shelf]} {name!r} to publish in {store}")
         _change_list(group, add=name, version=version, zarr_format=zarr_format)
-        _refresh_consolidated(store, shelf, name)
+        refresh_consolidated(store, shelf, name)
     for folder in (aside, staging):
         folder.remove()
 
@@ -211,7 +211,7 @@ def _change_list(
     write_group(shelf, zarr_format=zarr_format, attributes=attributes)
 
 
-def _refresh_consolidated(store: Folder, shelf: str, name: str) -> None:
+def refresh_consolidated(store: Folder, shelf: str, name: str) -> None:
     """Add the entry to the store's consolidated metadata, if it has any.
 
     Readers that use them would not find it otherwise.

@@ -46,7 +46,7 @@ class Table:
     def read(self, start: int = 0, stop: int | None = None) -> dict[str, np.ndarray]:
         """Rows of all columns, by name."""
         rows = slice(start, len(self) if stop is None else stop)
-        found = {name: np.asarray((self.folder / "obs" / name).array()[rows]) for name in self.obs}
+        found = {name: _column(self.folder / "obs" / name, rows) for name in self.obs}
         matrix = np.asarray((self.folder / "X").array()[rows])
         return {**found, **dict(zip(self.features, matrix.T, strict=True))}
 
@@ -54,6 +54,15 @@ class Table:
         """All rows, as many at a time as lie in one chunk."""
         for start in range(0, len(self), CHUNK):
             yield self.read(start, min(start + CHUNK, len(self)))
+
+
+def _column(folder: Folder, rows: slice) -> np.ndarray:
+    """Rows of a column; of one with categories, such as clusters, their names ("" for none)."""
+    if not folder.exists("codes"):
+        return np.asarray(folder.array()[rows])
+    names = [*map(str, np.asarray((folder / "categories").array()[:])), ""]
+    codes = np.asarray((folder / "codes").array()[rows])
+    return np.asarray(np.array(names)[codes])
 
 
 def open_table(

@@ -16,7 +16,13 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.templating import apply_values
 
 from cytopave.engine.segmenters import Cellpose
-from cytopave.flows import clean_scratch, measure_cells, segment_image, sweep_images
+from cytopave.flows import (
+    clean_scratch,
+    measure_cells,
+    preprocess_atlas,
+    segment_image,
+    sweep_images,
+)
 
 BY_HAND = ("segment-image", "measure-cells")
 ROOT = Path(__file__).parents[2]
@@ -27,6 +33,7 @@ FLOWS: dict[str, Any] = {
     "sweep-images": sweep_images,
     "clean-scratch": clean_scratch,
     "measure-cells": measure_cells,
+    "preprocess-atlas": preprocess_atlas,
 }
 
 
