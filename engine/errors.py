@@ -24,6 +24,10 @@ class ImageError(UserError):
     """The image cannot be read, or does not hold what was asked for."""
 
 
+class StoreError(UserError):
+    """A remote store does not answer, or refuses."""
+
+
 class PlanError(UserError):
     """No tile plan satisfies the request (halo, tile size, memory)."""
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cytopave.engine.errors import LabelError, OutOfMemoryError, TileError
 from cytopave.engine.gpu.oom import attempt, release_gpu_memory
 from cytopave.engine.gpu.vram import GIB, probe_gpu
+from cytopave.engine.overtime import Overtime, overdue
 from cytopave.engine.pipeline import Pipeline
 from cytopave.engine.reading import TileReader
 from cytopave.engine.segmenters.checks import checked
@@ -48,10 +49,18 @@ class Work:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
+def segment_tiles(
+    plan: Plan, indices: tuple[int, ...], *, tile_seconds: float | None = None
+) -> Work:
     """Segment those tiles of a batch that are not finished yet, and commit each.
 
     A tile that fails does not stop the others: all that can be finished is committed first.
+
+    Args:
+        plan: The run.
+        indices: The tiles of the batch.
+        tile_seconds: Longest time of one stage of a tile. **A tile that exceeds it ends this
+            process**; whoever takes the batch next fails that tile, and finishes the others.
 
     Raises:
         TileError: One or several tiles failed; the message names each with its cause.
@@ -62,9 +71,12 @@ def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
     tiles = [plan.grid[i] for i in indices if not plan.scratch.has(i)]
     if not tiles:
         return Work(reused=len(indices))
-    batch = _Batch(plan, tiles)
-    with batch.timed("batch"):
-        failures, exhausted = _run(batch, tiles)
+    late = overdue(plan.scratch.root, [tile.index for tile in tiles])
+    with Overtime(plan.scratch.root, tile_seconds) as overtime:
+        batch = _Batch(plan, [tile for tile in tiles if tile.index not in late], overtime)
+        with batch.timed("batch"):
+            failures, exhausted = _run(batch)
+    failures |= {tile: too_late(plan, tile, where) for tile, where in late.items()}
     causes = {**exhausted, **failures}
     if exhausted:  # comes first, since it may pass
         release_gpu_memory()  # their frames, now that nothing refers to them
@@ -75,7 +87,15 @@ def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
     return batch.summary()
 
 
-def _run(batch: _Batch, tiles: list[Tile]) -> tuple[dict[int, str], dict[int, str]]:
+def too_late(plan: Plan, tile: int, where: str) -> str:
+    """What messages say of a tile that was ended for its time."""
+    return (
+        f"{plan.grid[tile]}: it was not done in time (CYTOPAVE_TILE_TIMEOUT_SECONDS), and its "
+        f"worker was ended in {where}"
+    )
+
+
+def _run(batch: _Batch) -> tuple[dict[int, str], dict[int, str]]:
     """Take the tiles through all stages; returns what failed, and what memory did not suffice for.
 
     Both by the index of the tile.
@@ -85,7 +105,9 @@ def _run(batch: _Batch, tiles: list[Tile]) -> tuple[dict[int, str], dict[int, st
     """
     failures: dict[int, str] = {}
     exhausted: dict[int, str] = {}
-    with closing(batch.pipeline().run(tiles)) as outcomes:
+    if not batch.tiles:
+        return failures, exhausted
+    with closing(batch.pipeline().run(batch.tiles)) as outcomes:
         for tile, n, error in outcomes:
             if isinstance(error, LabelError):
                 raise error  # no tile can mend it
@@ -118,8 +140,10 @@ class _Begun:
 class _Batch:
     """The stages of a batch's tiles, and the segmenter whose patch batch sufficed so far."""
 
-    def __init__(self, plan: Plan, tiles: list[Tile]) -> None:
+    def __init__(self, plan: Plan, tiles: list[Tile], overtime: Overtime) -> None:
         self.work = Work()
+        self.tiles = tiles
+        self._overtime = overtime
         self._plan = plan
         self._segmenter: Segmenter = plan.segmenter
         self._places = {tile.index: _place(plan, tile) for tile in tiles}
@@ -164,14 +188,14 @@ class _Batch:
         return self._segmenter.steps(self._places[tile.index])
 
     def _read(self, tile: Tile) -> Any:
-        with self.timed("read"):
+        with self.timed("read"), self._overtime.of(tile.index):
             pixels = self._reader.read(tile)
             prepare = self._steps(tile).prepare
             return attempt(lambda: prepare(pixels))
 
     def _begin(self, tile: Tile, prepared: Any) -> Any:
         steps, segmenter = self._steps(tile), self._segmenter
-        with self.timed("segment"):
+        with self.timed("segment"), self._overtime.of(tile.index):
             try:
                 begun = attempt(lambda: steps.begin(prepared))
                 return begun if steps.settle is None else _Begun(begun, prepared, segmenter)
@@ -186,7 +210,7 @@ class _Batch:
             return begun.value
         settle = begun.segmenter.steps(self._places[tile.index]).settle
         assert settle is not None
-        with self.timed("segment"):
+        with self.timed("segment"), self._overtime.of(tile.index):
             try:
                 return attempt(lambda: settle(begun.value))
             except OutOfMemoryError as error:
@@ -237,7 +261,7 @@ class _Batch:
         )
 
     def _finish(self, tile: Tile, found: Any) -> int:
-        with self.timed("commit"):
+        with self.timed("commit"), self._overtime.of(tile.index):
             labels = self._steps(tile).finish(found)
             shape = tile.window.shape
             dense, n = checked(labels, shape, f"{self._segmenter.title}, on {tile},")

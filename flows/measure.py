@@ -9,13 +9,14 @@ from prefect import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import PositiveInt
 
+from cytopave.blocks.images import local_path
 from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tables.export import check_exports
 from cytopave.engine.tables.planner import is_written, plan_measurement
 from cytopave.engine.tables.report import TableReport
 from cytopave.engine.tables.stages import report_table
-from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.embedded import embedded_flow, untagged
 from cytopave.tasks.measure import measure_objects, publish_table
 from cytopave.tasks.runner import check_no_default_client, make_runner
 
@@ -78,6 +79,7 @@ def measure_cells(
         CorruptError: A chunk is truncated or damaged.
     """
     check_no_default_client(cluster)
+    image, labels = local_path(image) or image, local_path(labels) or labels
     wanted = {"csv": csv, "parquet": parquet}
     files = check_exports(
         {kind: Path(path) for kind, path in wanted.items() if path}, overwrite=overwrite
@@ -87,7 +89,7 @@ def measure_cells(
         image,
         labels=labels,
         name=name,
-        output=output,
+        output=local_path(output),
         overwrite=overwrite,
         level=level,
         axes=axes,
@@ -106,6 +108,7 @@ def _measure(measurement: Measurement, *, keep_scratch: bool) -> None:
     target = measurement.target
     target.check()
     with (
+        untagged(),
         occupied(measurement.root, remove=not keep_scratch),
         claimed(measurement.root, target.published),
     ):

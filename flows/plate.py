@@ -12,10 +12,10 @@ from prefect.artifacts import create_table_artifact
 from prefect.runtime import flow_run
 from pydantic import PositiveFloat, PositiveInt
 
+from cytopave.blocks.cluster import resolve_cluster
 from cytopave.engine.errors import PlanError, TileError
 from cytopave.engine.merge import Merge
 from cytopave.engine.omezarr.plate import open_plate
-from cytopave.engine.planning.budget import gpu_budget, host_budget
 from cytopave.engine.planning.foreground import Mask
 from cytopave.engine.planning.planner import draft_plan
 from cytopave.engine.plate_report import PlateReport
@@ -23,10 +23,10 @@ from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tiling import Tiling
-from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.embedded import embedded_flow, untagged
 from cytopave.tasks.limits import gpu_hosts
 from cytopave.tasks.plate import failed_well, segment_well
-from cytopave.tasks.probe import probe_workers
+from cytopave.tasks.probe import check_gpu, worker_budget
 from cytopave.tasks.progress import progress
 from cytopave.tasks.report import tag_run
 from cytopave.tasks.retry import retrying
@@ -35,7 +35,6 @@ from cytopave.tasks.window import run_window
 
 if TYPE_CHECKING:
     from cytopave.engine.omezarr.plate import Plate
-    from cytopave.engine.planning.budget import Budget
     from cytopave.engine.planning.plan import Plan
     from cytopave.engine.plate_report import WellResult
 
@@ -119,9 +118,13 @@ def segment_plate(
     draft = check_plate(found, request)
     tag_run(f"label:{name}", f"method:{segmenter.kind}")
     with ExitStack() as held:
-        if draft.segmenter.uses_gpu:
-            held.enter_context(gpu_hosts(cluster, assumed_gb=assumed))
-        request |= {"budget": _budget(draft.segmenter, assumed), "workers": 1}
+        held.enter_context(untagged())
+        spec = resolve_cluster(cluster)
+        check_gpu(draft.segmenter, spec)
+        held.enter_context(gpu_hosts(spec, draft.segmenter, assumed_gb=assumed))
+        budget, _ = worker_budget(draft.segmenter, spec, assumed_gb=assumed)
+        placed = segmenter.placed_on(gpu=budget.on_gpu)
+        request |= {"segmenter": placed, "budget": budget, "workers": 1}
         results = _segment(found, request)
     report = PlateReport(
         plate=found.url,
@@ -158,11 +161,6 @@ def check_plate(plate: Plate, request: dict[str, Any]) -> Plan:
     image = plate.image(plate.wells[0].fields[0])
     # Whether a name is taken is seen image by image: labels of this very request may stay.
     return draft_plan(image, workers=1, **{**request, "overwrite": True})
-
-
-def _budget(segmenter: Segmenter, assumed_gb: float | None) -> Budget:
-    gpus = probe_workers(assumed_gb=assumed_gb) if segmenter.uses_gpu else []
-    return gpu_budget(gpus, assumed_gb=assumed_gb) if gpus else host_budget(slots())
 
 
 def _segment(plate: Plate, request: dict[str, Any]) -> list[WellResult]:

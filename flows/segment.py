@@ -13,9 +13,11 @@ from prefect.runtime import flow_run
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from cytopave.blocks.cluster import resolve_cluster
+from cytopave.blocks.images import local_path
+from cytopave.blocks.models import with_saved_model
 from cytopave.engine.errors import LabelError
 from cytopave.engine.merge import Merge
-from cytopave.engine.planning.budget import gpu_budget, host_budget
+from cytopave.engine.overtime import forget
 from cytopave.engine.planning.foreground import Mask
 from cytopave.engine.planning.planner import draft_plan
 from cytopave.engine.report import Missing, Report, Stage
@@ -24,7 +26,7 @@ from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tables.planner import plan_run
 from cytopave.engine.tiling import Tiling
-from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.embedded import embedded_flow, untagged
 from cytopave.tasks.failures import failed_run, missing_tiles
 from cytopave.tasks.foreground import tiles_with_foreground
 from cytopave.tasks.limits import gpu_hosts
@@ -38,7 +40,7 @@ from cytopave.tasks.merge import (
 )
 from cytopave.tasks.picture import show_picture
 from cytopave.tasks.plan import plan_tiles
-from cytopave.tasks.probe import probe_workers
+from cytopave.tasks.probe import check_gpu, worker_budget
 from cytopave.tasks.progress import progress
 from cytopave.tasks.publish import count_seams, publish_labels
 from cytopave.tasks.report import show_failures, show_plan, show_report, tag_run
@@ -49,6 +51,7 @@ from cytopave.tasks.window import run_window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from cytopave.blocks import Cluster
     from cytopave.engine.gpu.vram import Gpu
     from cytopave.engine.planning.plan import Plan
     from cytopave.engine.tables.target import TableTarget
@@ -121,6 +124,8 @@ def segment_image(
     """
     settings = load_settings()
     check_no_default_client(cluster)
+    image, output = local_path(image) or image, local_path(output)
+    segmenter, chosen = with_saved_model(segmenter, channels)
     clock = _Clock()
     request: dict[str, Any] = {
         "segmenter": segmenter,
@@ -132,21 +137,24 @@ def segment_image(
         "overwrite": overwrite,
         "level": level,
         "axes": axes,
-        "channels": channels,
+        "channels": chosen,
         "mask": mask,
         "scratch": Path(scratch) if scratch else settings.scratch,
         "measure": measure,
     }
     tag_run(f"label:{name}", f"method:{segmenter.kind}")
     with ExitStack() as held:
+        held.enter_context(untagged())
         with clock.stage("plan") as done:
             gpus_gb = gpu_memory_gb or settings.gpu_memory_gb
-            draft = draft_plan(image, workers=_local_workers(cluster, workers), **request)
+            spec = resolve_cluster(cluster)
+            at_least = None if spec.elsewhere else workers or spec.workers or 1
+            draft = draft_plan(image, workers=at_least, **request)
             # What was found out about the whole image need not be found out again.
             request |= draft.settled
-            if draft.segmenter.uses_gpu:
-                held.enter_context(gpu_hosts(cluster, assumed_gb=gpus_gb))
-            plan, gpus = _plan(image, request, assumed_gb=gpus_gb)
+            check_gpu(draft.segmenter, spec)
+            held.enter_context(gpu_hosts(spec, draft.segmenter, assumed_gb=gpus_gb))
+            plan, gpus = _plan(image, request, spec, assumed_gb=gpus_gb)
             done(units=len(plan.grid), unit="tiles")
         show_plan(plan, gpus)
         stay = held.enter_context(occupied(plan.root, remove=not keep_scratch))
@@ -171,20 +179,14 @@ def segment_image(
     return report
 
 
-def _local_workers(cluster: str, workers: int | None) -> int:
-    """How many workers will share this host's memory at least; those elsewhere do not."""
-    spec = resolve_cluster(cluster)
-    elsewhere = spec.address is not None or spec.cluster_class is not None
-    return 1 if elsewhere else workers or spec.workers or 1
-
-
 def _plan(
-    image: str, request: dict[str, Any], *, assumed_gb: float | None
+    image: str, request: dict[str, Any], cluster: Cluster, *, assumed_gb: float | None
 ) -> tuple[Plan, list[Gpu]]:
     """Plan for the workers that came, and their GPUs."""
     workers = slots()
-    gpus = probe_workers(assumed_gb=assumed_gb) if request["segmenter"].uses_gpu else []
-    budget = gpu_budget(gpus, assumed_gb=assumed_gb) if gpus else host_budget(workers)
+    segmenter = request["segmenter"]
+    budget, gpus = worker_budget(segmenter, cluster, assumed_gb=assumed_gb)
+    request = {**request, "segmenter": segmenter.placed_on(gpu=budget.on_gpu)}
     return plan_tiles(image, budget=budget, workers=workers, request=request), gpus
 
 
@@ -212,9 +214,11 @@ def _segment(
     sizes = {b: int(wanted[list(tiles)].sum()) for b, tiles in enumerate(plan.batches)}
     batches = [batch for batch, size in sizes.items() if size]
     total = sum(sizes.values())
+    shared = {"plan_path": path, "tile_seconds": load_settings().tile_timeout_seconds}
+    forget(plan.root)
     with clock.stage("segment") as done, progress("tiles", total, key="tiles") as advance:
         for batch, _, error in run_window(
-            lambda b: segment_task(plan, b), batches, window=slots(), plan_path=path
+            lambda b: segment_task(plan, b), batches, window=slots(), **shared
         ):
             if isinstance(error, LabelError):
                 raise error  # every tile would end so

@@ -25,6 +25,8 @@ from cytopave.tasks.sweep import (
 )
 
 if TYPE_CHECKING:
+    from prefect.client.schemas import FlowRun
+
     from cytopave.engine.report import Report
     from cytopave.engine.sweep import Candidate
 
@@ -107,21 +109,18 @@ def sweep_images(
     rows: list[Swept] = []
     with progress("images", len(images), key="images") as advance:
         for image in images:
-            run = under_way.get(Place.of(image.url, name, image.output))
-            about = {"image": image.url, "state": image.state}
             wanted = {**given, "name": name, "overwrite": image.state == "changed"}
             if image.output:
                 wanted["output"] = image.output
-            if run is not None:
-                rows.append(Swept(**about, action="under way", **reference(run)))
-            elif not image.wanted:
-                rows.append(Swept(**about, note=image.note))
-            elif deployment is not None:
+            run = under_way.get(Place.of(image.url, name, image.output))
+            if run is not None or not image.wanted:
+                rows.append(_left_alone(image, run))
+            elif deployment is None:
+                rows.append(_run_here(image, wanted, dry=dry_run))
+            else:
                 rows.append(
                     start(image, deployment, wanted, retry_failed=retry_failed, dry=dry_run)
                 )
-            else:
-                rows.append(_run_here(image, wanted, dry=dry_run))
             advance(1)
     show_sweep(rows)
     if failed := [row for row in rows if row.action == "failed"]:
@@ -150,6 +149,12 @@ def _given(segmenter: Segmenter, parameters: dict[str, Any]) -> dict[str, Any]:
         raise PlanError(f"segment-image has no such parameter: {error}") from None
     encoded: dict[str, Any] = segment_image.serialize_parameters({k: checked[k] for k in given})
     return encoded
+
+
+def _left_alone(image: Candidate, run: FlowRun | None) -> Swept:
+    if run is None:
+        return Swept(image=image.url, state=image.state, note=image.note)
+    return Swept(image=image.url, state=image.state, action="under way", **reference(run))
 
 
 def _run_here(image: Candidate, parameters: dict[str, Any], *, dry: bool) -> Swept:

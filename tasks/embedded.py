@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from prefect import Flow, tags
+from prefect.context import TagsContext
 
 from cytopave.tasks.runner import embedded_api
 
@@ -28,6 +29,15 @@ class EmbeddedFlow[**P, R](Flow[P, R]):
         embedded_api()
         with tags(TAG):
             return super().__call__(*args, **kwargs)
+
+
+def untagged() -> TagsContext:
+    """Within this context, tasks get no tags from the flow that runs them.
+
+    Prefect takes a slot for each tag of a task run, and gives it back by a thread that it waits for
+    for up to two seconds (3.9): more than many of our tasks take.
+    """
+    return TagsContext(current_tags=set())
 
 
 def embedded_flow[**P, R](**options: Any) -> Callable[[Callable[P, R]], Flow[P, R]]:

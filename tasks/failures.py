@@ -11,7 +11,9 @@ from distributed import KilledWorker
 from prefect.runtime import deployment, flow_run
 
 from cytopave.engine.errors import OutOfMemoryError, TileError
+from cytopave.engine.overtime import overdue
 from cytopave.engine.report import Missing
+from cytopave.engine.segment import too_late
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +32,10 @@ def missing_tiles(plan: Plan, failures: Mapping[int, Exception]) -> list[Missing
     """
     found = []
     for batch, error in failures.items():
-        causes = error.tiles if isinstance(error, TileError | OutOfMemoryError) else {}
+        # A tile that was ended for its time may have taken the last worker that could have said so.
+        late = overdue(plan.root, plan.batches[batch])
+        causes = {tile: too_late(plan, tile, where) for tile, where in late.items()}
+        causes |= error.tiles if isinstance(error, TileError | OutOfMemoryError) else {}
         for index in plan.batches[batch]:
             if plan.scratch.has(index):
                 continue

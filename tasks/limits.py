@@ -18,15 +18,15 @@ from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL
 
-from cytopave.blocks.cluster import resolve_cluster
 from cytopave.engine.gpu.vram import probe_gpu
-from cytopave.tasks.probe import probe_workers
+from cytopave.tasks.probe import may_use_gpus, probe_workers
 from cytopave.tasks.runner import worker_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cytopave.blocks.cluster import Cluster
+    from cytopave.engine.segmenters import Segmenter
 
 _log = logging.getLogger(__name__)
 
@@ -40,17 +40,20 @@ def limit_name(host: str) -> str:
 
 
 @contextmanager
-def gpu_hosts(cluster: str, *, assumed_gb: float | None) -> Iterator[None]:
+def gpu_hosts(
+    cluster: Cluster, segmenter: Segmenter, *, assumed_gb: float | None
+) -> Iterator[None]:
     """Wait until no other run uses the GPUs of this run's hosts; keep others from them meanwhile.
 
     Workers that are started here start only then, so that waiting takes no memory of a card. Where
     no GPU is, or no lasting API, by which other runs would be known, nothing is waited for.
 
     Args:
-        cluster: The flow's parameter.
+        cluster: Where the flow runs.
+        segmenter: What will compute.
         assumed_gb: GiB that were said to be there where no GPU can be seen.
     """
-    hosts = _hosts(resolve_cluster(cluster), assumed_gb) if PREFECT_API_URL.value() else []
+    hosts = _hosts(cluster, segmenter, assumed_gb) if PREFECT_API_URL.value() else []
     if not hosts:
         yield
         return
@@ -70,13 +73,15 @@ def gpu_hosts(cluster: str, *, assumed_gb: float | None) -> Iterator[None]:
         yield
 
 
-def _hosts(cluster: Cluster, assumed_gb: float | None) -> list[str]:
+def _hosts(cluster: Cluster, segmenter: Segmenter, assumed_gb: float | None) -> list[str]:
     """Where the run will use GPUs; starts a cluster whose workers are elsewhere."""
-    if cluster.address is not None or cluster.cluster_class is not None:
-        gpus = probe_workers(assumed_gb=assumed_gb)
-        return worker_hosts() if gpus else []
+    if not may_use_gpus(segmenter, cluster):
+        return []
+    if cluster.elsewhere:
+        return worker_hosts() if probe_workers(segmenter, assumed_gb=assumed_gb) else []
     gpu = probe_gpu(assumed_gb=assumed_gb)
-    return [socket.gethostname()] if gpu.visible or assumed_gb is not None else []
+    used = segmenter.uses_gpu and (gpu.visible or assumed_gb is not None)
+    return [socket.gethostname()] if used else []
 
 
 def _make(name: str) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import dask
 import distributed
+import psutil
 from distributed.comm.addressing import resolve_address
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext, SettingsContext, get_settings_context
@@ -30,7 +31,8 @@ from prefect_dask.task_runners import DaskTaskRunner
 
 from cytopave.blocks.cluster import GIL_REASON, Cluster, resolve_cluster
 from cytopave.engine.errors import ClusterError
-from cytopave.engine.gpu.vram import probe_gpu
+from cytopave.engine.gpu.vram import count_gpus
+from cytopave.engine.planning.budget import Room
 from cytopave.engine.settings import load_settings
 from cytopave.tasks.guard import end_with_us
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
     from prefect.futures import PrefectFuture
     from prefect.task_runners import TaskRunner
+
+    from cytopave.blocks.cluster import Library
 
 _DASK = {
     # A worker may die of what is beside it (the kernel's memory killer, an operator), so its task
@@ -58,15 +62,18 @@ _log = logging.getLogger(__name__)
 
 
 def make_runner(
-    cluster: Cluster | str = "auto", workers: int | None = None
+    cluster: Cluster | str = "auto", workers: int | None = None, *, library: Library = "torch"
 ) -> TaskRunner[PrefectFuture[Any]]:
     """A task runner for ``@flow(task_runner=...)``.
 
     Args:
         cluster: Used where the flow run has no parameter ``cluster``.
         workers: Used where the flow run has no parameter ``workers``.
+        library: What computes on GPUs, and gets their memory: ``torch`` for segmentation, which
+            has no RMM pool, ``cupy`` for work on arrays.
     """
-    return cast("TaskRunner[PrefectFuture[Any]]", ClusterTaskRunner(cluster, workers))
+    runner = ClusterTaskRunner(cluster, workers, library=library)
+    return cast("TaskRunner[PrefectFuture[Any]]", runner)
 
 
 class ClusterTaskRunner(DaskTaskRunner):
@@ -76,21 +83,29 @@ class ClusterTaskRunner(DaskTaskRunner):
     cluster it was given; this one refuses (``check_no_default_client``).
     """
 
-    def __init__(self, cluster: Cluster | str = "auto", workers: int | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster | str = "auto",
+        workers: int | None = None,
+        *,
+        library: Library = "torch",
+    ) -> None:
         super().__init__()
         self.cluster = cluster
         self.workers = workers
+        self.library: Library = library
         self._sent: SettingsContext | None = None
 
     def duplicate(self) -> ClusterTaskRunner:
         """A runner of the same settings that has not started: Prefect uses one a flow run."""
-        return type(self)(self.cluster, self.workers)
+        return type(self)(self.cluster, self.workers, library=self.library)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ClusterTaskRunner) and (self.cluster, self.workers) == (
-            other.cluster,
-            other.workers,
-        )
+        return isinstance(other, ClusterTaskRunner) and self._recipe == other._recipe
+
+    @property
+    def _recipe(self) -> tuple[Any, ...]:
+        return self.cluster, self.workers, self.library
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -118,6 +133,18 @@ class ClusterTaskRunner(DaskTaskRunner):
         with SettingsContext(profile=sent.profile, settings=sent.settings):
             return super().submit(*args, **kwargs)
 
+    def rooms(self) -> list[Room]:
+        """What host memory each worker has.
+
+        Raises:
+            ClusterError: There is no worker any more.
+        """
+        threads = self.client.nthreads()
+        found = self.client.run(_room, on_error="ignore")  # one may just have died
+        if not found:
+            raise ClusterError("all workers of the cluster are gone: start it anew")
+        return [room._replace(threads=threads.get(w, 1)) for w, room in sorted(found.items())]
+
     def _connect(self) -> PrefectDaskClient:
         cluster, gpu = self._asked_for()
         check_no_default_client(cluster)
@@ -127,7 +154,7 @@ class ClusterTaskRunner(DaskTaskRunner):
             enter(_quiet())
             enter(dask.config.set(_DASK))
             with _shielded():
-                started = cluster.start(gpu=gpu)
+                started = cluster.start(gpu=gpu, library=self.library)
             enter(_closing(started))
             address = started.scheduler_address
         else:
@@ -144,7 +171,7 @@ class ClusterTaskRunner(DaskTaskRunner):
         cluster = resolve_cluster(parameters.get("cluster") or self.cluster)
         if (workers := parameters.get("workers") or self.workers) is not None:
             cluster = cluster.model_copy(update={"workers": workers})
-        gpu = probe_gpu().visible
+        gpu = not cluster.elsewhere and count_gpus(cluster.gpus) > 0
         if gpu and cluster.preset == "auto":
             # Work that needs no GPU gets a worker a core instead of a worker a card.
             gpu = getattr(parameters.get("segmenter"), "uses_gpu", True)
@@ -169,13 +196,22 @@ def worker_addresses() -> list[str]:
     return sorted(_running().client.nthreads())
 
 
+def worker_rooms() -> list[Room]:
+    """What host memory each worker of the running flow has; starts its cluster if need be.
+
+    Raises:
+        ClusterError: The cluster cannot serve.
+    """
+    return _running().rooms()
+
+
 def worker_hosts() -> list[str]:
     """Names of the hosts of the running flow's workers; starts its cluster if need be.
 
     Raises:
         ClusterError: The cluster cannot serve.
     """
-    return sorted(set(_running().client.run(socket.gethostname).values()))
+    return sorted({room.host for room in worker_rooms()})
 
 
 def _running() -> ClusterTaskRunner:
@@ -269,18 +305,36 @@ def _client(address: str) -> PrefectDaskClient:
 
 def _wait_for_workers(client: PrefectDaskClient, cluster: Cluster) -> None:
     wanted = cluster.workers or 1
-    timeout = load_settings().worker_timeout_seconds
+    timeout = cluster.wait_seconds or load_settings().worker_timeout_seconds
     with suppress(TimeoutError):
         client.wait_for_workers(wanted, timeout=timeout)
     present = len(client.nthreads())
     if not present:
         raise ClusterError(
             f"the scheduler at {client.scheduler.address} had no worker after {timeout:g} s: "
-            "start workers that connect to it, or raise CYTOPAVE_WORKER_TIMEOUT_SECONDS if they "
-            "wait in a queue"
+            + _why_none(cluster)
         )
     if present < wanted:
         _log.warning("Only %d of %d workers came within %g s", present, wanted, timeout)
+
+
+def _why_none(cluster: Cluster) -> str:
+    longer = "raise wait_seconds of the cluster (or CYTOPAVE_WORKER_TIMEOUT_SECONDS)"
+    if cluster.address is not None:
+        return f"start workers that connect to it, or {longer} if they wait in a queue"
+    if cluster.slurm is not None:
+        return f"look at the jobs (squeue, and their output in log_directory), or {longer}"
+    if cluster.kubernetes is not None:
+        return f"look at the pods (kubectl get pods, kubectl describe pod), or {longer}"
+    return f"look for what their processes wrote to the terminal, or {longer}"
+
+
+def _room(dask_worker: distributed.Worker) -> Room:
+    """On a worker: its host's free memory, and how much of it Dask lets the worker have."""
+    from distributed.system import MEMORY_LIMIT
+
+    free = min(psutil.virtual_memory().available, MEMORY_LIMIT)  # the latter: of a container
+    return Room(socket.gethostname(), free, dask_worker.memory_manager.memory_limit)
 
 
 def _check_workers(client: PrefectDaskClient) -> None:
@@ -358,14 +412,21 @@ def _shielded() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the scheduler's routine messages off the flow's console."""
-    logger = logging.getLogger("distributed")
+    """Keep the scheduler's routine messages, and its farewells, off the flow's console."""
+    logger, nanny = logging.getLogger("distributed"), logging.getLogger("distributed.nanny")
     before = logger.level
     logger.setLevel(logging.WARNING)
+    nanny.addFilter(_not_a_slow_end)
     try:
         yield
     finally:
         logger.setLevel(before)
+        nanny.removeFilter(_not_a_slow_end)
+
+
+def _not_a_slow_end(record: logging.LogRecord) -> bool:
+    """At the end of a good run, a worker that takes seconds to end is ended: no news."""
+    return "still alive after" not in record.getMessage()
 
 
 def _resolved(address: str) -> str:

@@ -59,7 +59,7 @@ def calibrate(image: str, request: Request, *, crop: int, json: bool) -> None:
         told=None if json or not sys.stderr.isatty() else _tell,
     )
     assumed = request.gpu_memory_gb or load_settings().gpu_memory_gb
-    budget = local_budget(segmenter, workers=request.sharing, assumed_gb=assumed)
+    budget = local_budget(segmenter, workers=request.sharing or 1, assumed_gb=assumed)
     tiling = Tiling(tile=parameters["tiling"].tile, halo=made.halo)
     grid = plan_grids(source, tiling, segmenter, budget, n_channels=max(1, len(channels)))[0]
     command = command_line(image, request, tile=grid.tile, halo=made.halo)

@@ -8,14 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from cytopave.engine.errors import ImageError, PlanError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cytopave.engine.planning.foreground import Mask
     from cytopave.engine.tiling import Tiling
 
+
+def _whole(type_: Any, tokens: Sequence[Token]) -> int:
+    """A whole number, and no other: a fraction would be cut off silently."""
+    del type_
+    text = tokens[0].value.strip()
+    try:
+        return int(text)
+    except ValueError:
+        raise PlanError(f"{tokens[0].keyword} {text} must be a whole number") from None
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
+"""An option that counts something."""
 
 Flag = Annotated[bool, Parameter(show_default=False)]
 """An option without a value."""
@@ -61,7 +76,7 @@ class Request:
     """Pixels a tile sees beyond its core: 64 or 8,64,64; auto: one and a half diameters, or 64."""
     merge: Literal["iou", "touch"] = "iou"
     """When labels of neighbouring tiles are one object: where they agree, or where they touch."""
-    level: int = 0
+    level: Whole = 0
     """Level of the image's pyramid; 0 is the finest."""
     axes: str | None = None
     """Axes of a plain zarr array, such as zyx."""
@@ -79,7 +94,7 @@ class Request:
     """Store that gets labels/NAME; the image's own where not given."""
     overwrite: Flag = False
     """Replace a label image of that name."""
-    workers: int | None = None
+    workers: Whole | None = None
     """Number of workers; one a GPU, or one a CPU core, where not given."""
     cluster: str = "auto"
     """auto, cpu, nvlink, capacity, a scheduler's address (tcp://...), or a saved block's name."""
@@ -91,9 +106,10 @@ class Request:
     """Write no table of the objects."""
 
     @property
-    def sharing(self) -> int:
-        """How many workers will share this host's memory at least: those elsewhere do not."""
-        return self.workers or 1 if self.cluster in ("auto", "cpu") else 1
+    def sharing(self) -> int | None:
+        """How many workers will share this host's memory at least; None for those elsewhere."""
+        here = ("auto", "cpu", "nvlink", "capacity")
+        return (self.workers or 1) if self.cluster.strip() in here else None
 
     def parameters(self) -> dict[str, Any]:
         """The parameters of ``make_plan`` that these options mean, except for the budget.
@@ -123,6 +139,17 @@ class Request:
             "scratch": scratch,
             "measure": not self.no_measure,
         }
+
+    def resolved(self, image: str, *, verbose: bool) -> tuple[str, dict[str, Any]]:
+        """The image and the parameters, with what was saved in Prefect in the place of its name.
+
+        Raises:
+            UserError: An option has a value that it cannot have, or names what nobody saved.
+        """
+        from cytopave.deployments.cli.saved import look_up_stores, resolve_saved
+
+        look_up_stores(verbose=verbose)
+        return resolve_saved(image, self.parameters())
 
     def _tiling(self) -> Tiling:
         from cytopave.engine.tiling import Tiling

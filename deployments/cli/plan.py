@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cytopave.deployments.cli.calibrate import Calibrating, calibrate
-from cytopave.deployments.cli.clusters import expected_workers
+from cytopave.deployments.cli.clusters import expected_budget, expected_workers, find_cluster
 from cytopave.deployments.cli.console import GIB, write_facts, write_json
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Keeping, Request, check_positive
@@ -40,7 +40,7 @@ def plan(
         calibrate(image, request, crop=calibrating.crop, json=common.json)
         return
     prepare_prefect(verbose=common.verbose)
-    made, workers = _final_plan(image, request)
+    made, workers = _final_plan(image, request, verbose=common.verbose)
     facts = plan_facts(made, workers=workers)
     if common.json:
         write_json(facts)
@@ -48,22 +48,24 @@ def plan(
     write_facts(_lines(facts))
 
 
-def _final_plan(image: str, request: Request) -> tuple[Plan, int]:
-    from cytopave.engine.planning.budget import local_budget
+def _final_plan(image: str, request: Request, *, verbose: bool) -> tuple[Plan, int]:
     from cytopave.engine.planning.planner import draft_plan, make_plan
     from cytopave.engine.settings import load_settings
 
     settings = load_settings()
-    parameters = request.parameters()
+    image, parameters = request.resolved(image, verbose=verbose)
     draft = draft_plan(image, workers=request.sharing, **parameters)
-    expected = expected_workers(request.cluster, gpu=draft.segmenter.uses_gpu)
-    workers = request.workers or expected
-    budget = local_budget(
-        draft.segmenter,
+    cluster = find_cluster(request.cluster)
+    segmenter = draft.segmenter
+    workers = request.workers or expected_workers(cluster, gpu=segmenter.uses_gpu)
+    budget = expected_budget(
+        cluster,
+        segmenter,
         workers=workers,
         assumed_gb=request.gpu_memory_gb or settings.gpu_memory_gb,
     )
     parameters |= draft.settled
+    parameters["segmenter"] = segmenter.placed_on(gpu=budget.on_gpu)
     made = make_plan(
         image, budget=budget, workers=workers, batch_seconds=settings.batch_seconds, **parameters
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from cytopave.deployments.cli.clusters import expected_workers, is_saved
+from cytopave.deployments.cli.clusters import expected_workers, find_cluster
 from cytopave.deployments.cli.console import say, write_facts, write_json, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Keeping, Request
@@ -71,14 +71,13 @@ def run_flow(image: str, request: Request, keeping: Keeping, *, common: Common) 
     """
     from cytopave.engine.planning.planner import draft_plan
 
-    parameters = request.parameters()
+    image, parameters = request.resolved(image, verbose=common.verbose)
     draft = draft_plan(image, workers=request.sharing, **parameters)
     # What is known of the whole image by now need not be found out again.
     parameters |= draft.settled
     parameters["scratch"] = str(parameters["scratch"]) if parameters["scratch"] else None
     prepare_prefect(verbose=common.verbose)
-    if not is_saved(request.cluster):
-        expected_workers(request.cluster, gpu=draft.segmenter.uses_gpu)
+    expected_workers(find_cluster(request.cluster), gpu=draft.segmenter.uses_gpu)
     if sys.stderr.isatty():
         say("starting; this takes some seconds")
     from cytopave.flows import segment_image

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
-from cytopave.deployments.cli.clusters import expected_workers, is_saved
+from cytopave.deployments.cli.clusters import expected_workers, find_cluster
 from cytopave.deployments.cli.console import say, write_facts, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
 
@@ -57,7 +57,7 @@ def run_plate(
     )
     chosen = None if wells.wells is None else [w.strip() for w in wells.wells.split(",")]
     found = open_plate(plate, wells=chosen)
-    asked = request.parameters()
+    _, asked = request.resolved(plate, verbose=common.verbose)
     parameters = {k: v for k, v in asked.items() if k not in ("output", "axes")}
     prepare_prefect(verbose=common.verbose)
     from cytopave.flows import segment_plate
@@ -70,8 +70,7 @@ def run_plate(
         found,
         {**parameters, "batch_seconds": seconds, "scratch": plate_scratch(found, scratch)},
     )
-    if not is_saved(request.cluster):
-        expected_workers(request.cluster, gpu=draft.segmenter.uses_gpu)
+    expected_workers(find_cluster(request.cluster), gpu=draft.segmenter.uses_gpu)
     if sys.stderr.isatty():
         say("starting; this takes some seconds")
     embedded_api()

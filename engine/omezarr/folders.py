@@ -8,18 +8,21 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote
 
 import fsspec
 import zarr
+from zarr.storage import FsspecStore
 
 from cytopave.engine.errors import MissingExtraError, UserError
+from cytopave.engine.omezarr import stores
 from cytopave.engine.omezarr.blosc import guarded
+from cytopave.engine.omezarr.patience import Patient, patiently
+from cytopave.engine.omezarr.stores import absolute as absolute  # by its old name
 
 METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 """Names of files that describe a zarr node (the first for format 3, the others for format 2)."""
@@ -29,16 +32,6 @@ PART = ".cytopave-part"
 
 # What filesystems call the thing that changes when a file is written; the first that is there.
 _STAMPS = ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "updated", "created")
-
-
-def absolute(url: str | os.PathLike[str]) -> str:
-    """A local path made absolute (``~`` and ``file://`` resolved); any other URL as it is."""
-    text = os.fspath(url)
-    if text.startswith("file://"):
-        text = unquote(text.removeprefix("file://"))
-    if "://" in text or "::" in text:
-        return text.rstrip("/") if not text.endswith("://") else text
-    return os.path.abspath(os.path.expanduser(text))
 
 
 @dataclass(frozen=True)
@@ -71,6 +64,16 @@ class Folder:
         """The folder on this machine; None for a remote one."""
         return None if "://" in self.url or "::" in self.url else Path(self.url, self.path)
 
+    @property
+    def address(self) -> tuple[str, dict[str, Any]]:
+        """The folder's own path or URL, and the options to open it with.
+
+        Raises:
+            UserError: The store is one that nobody has named.
+        """
+        url, options = stores.located(self.url, self.options)
+        return f"{url}/{self.path}" if self.path else url, dict(options)
+
     def remote(self, name: str = "") -> tuple[Any, str]:
         """The fsspec filesystem, and the path in it of the folder or of a file in it.
 
@@ -78,8 +81,9 @@ class Folder:
             MissingExtraError: The package that serves the URL's protocol is not installed.
             UserError: fsspec knows no such protocol.
         """
+        url, options = stores.located(self.url, self.options)
         try:
-            system, root = fsspec.url_to_fs(self.url, **self.options)
+            system, root = fsspec.url_to_fs(url, **options)
         except ImportError as error:
             raise MissingExtraError(
                 f"{self.url} cannot be opened: {error}; install the package it names "
@@ -89,13 +93,21 @@ class Folder:
             raise UserError(f"{self.url} cannot be opened: {error}") from error
         return system, "/".join(part for part in (root.rstrip("/"), self.path, name) if part)
 
+    def _ask[T](self, call: Callable[[], T], name: str = "") -> T:
+        return patiently(call, f"{self}/{name}".rstrip("/"))
+
     def exists(self, name: str = "") -> bool:
         """Whether the folder, or a file or folder in it, is there."""
         if self.local:
             return os.path.lexists(self.local / name)
         system, path = self.remote(name)
         system.invalidate_cache()
-        return bool(system.exists(path))
+        try:
+            # exists() of some filesystems takes any failure for absence.
+            self._ask(lambda: system.info(path), name)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def read(self, name: str) -> bytes | None:
         """Content of a file; None where there is none."""
@@ -103,7 +115,7 @@ class Folder:
             if self.local:
                 return (self.local / name).read_bytes()
             system, path = self.remote(name)
-            return bytes(system.cat_file(path))
+            return bytes(self._ask(lambda: system.cat_file(path), name))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
@@ -168,7 +180,7 @@ class Folder:
             system, path = self.remote()
             found = [
                 e["name"].rstrip("/").rsplit("/", 1)[-1]
-                for e in system.ls(path, detail=True)
+                for e in self._ask(lambda: system.ls(path, detail=True))
                 if e["type"] == "directory"
             ]
         return sorted(found)
@@ -180,7 +192,7 @@ class Folder:
             return
         system, root = self.remote()
         system.invalidate_cache()
-        for path, info in system.find(root, detail=True).items():
+        for path, info in self._ask(lambda: system.find(root, detail=True)).items():
             stamp = next((info[key] for key in _STAMPS if info.get(key)), "")
             yield path.removeprefix(root).strip("/"), int(info.get("size") or 0), str(stamp)
 
@@ -204,8 +216,8 @@ class Folder:
 
         On a remote store that is not noticed: `forget` there.
         """
-        options = json.dumps(self.options, sort_keys=True)
-        return _array(self.url, self.path, mode, options, self._stamp())
+        url, options = stores.located(self.url, self.options)
+        return _array(url, self.path, mode, json.dumps(options, sort_keys=True), self._stamp())
 
     def _stamp(self) -> int:
         for name in ("zarr.json", ".zarray") if self.local else ():
@@ -225,7 +237,11 @@ def _array(
     url: str, path: str, mode: Literal["r", "r+"], options: str, stamp: int
 ) -> zarr.Array[Any]:
     del stamp  # tells apart what the same path held at different times
-    array = zarr.open_array(url, path=path, mode=mode, storage_options=json.loads(options) or None)
+    storage = json.loads(options) or None
+    if mode == "r" and ("://" in url or "::" in url):
+        store = FsspecStore.from_url(url, storage_options=storage, read_only=True)
+        return guarded(zarr.open_array(Patient(store), path=path, mode=mode))
+    array = zarr.open_array(url, path=path, mode=mode, storage_options=storage)
     return guarded(array) if mode == "r" else array
 
 

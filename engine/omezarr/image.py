@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import lzma
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +21,6 @@ from cytopave.engine.omezarr import ngff
 from cytopave.engine.omezarr.folders import METADATA, Folder, absolute
 
 if TYPE_CHECKING:
-    import os
-
     import zarr
 
 # What codecs raise for truncated or altered bytes; other errors may not come back on a retry.
@@ -267,6 +266,8 @@ def open_image(
             not a number, or axes that do not fit.
         MissingExtraError: The package that serves the URL's protocol is not installed.
     """
+    if not os.fspath(url).strip():
+        raise ImageError("no image is named: give its path or URL")
     folder = Folder(absolute(url), dict(storage_options or {}))
     try:
         if folder.local is None:

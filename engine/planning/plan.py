@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from cytopave.engine.merge import Merge
+from cytopave.engine.omezarr import stores
 from cytopave.engine.omezarr.image import Image
 from cytopave.engine.omezarr.labels import LabelTarget
 from cytopave.engine.planning.foreground import Foreground
@@ -137,7 +138,11 @@ class Plan(BaseModel):
     @lru_cache(maxsize=4)
     def load(path: str) -> Plan:
         """A saved plan; parsed once a process, since its content is in its name."""
-        return Plan.model_validate_json(Path(path).read_bytes())
+        plan = Plan.model_validate_json(Path(path).read_bytes())
+        # Names of stores are looked up now: threads that read ahead could not.
+        for store in (plan.image.folder, plan.target.store):
+            stores.located(store.url, store.options)
+        return plan
 
 
 def tile_digest(

@@ -13,7 +13,7 @@ from cytopave.engine.boxes import Box
 from cytopave.engine.errors import OutputError, PlanError
 from cytopave.engine.omezarr.image import open_image
 from cytopave.engine.omezarr.labels import label_store, label_target
-from cytopave.engine.planning.budget import host_budget
+from cytopave.engine.planning.budget import UNKNOWN, host_budget
 from cytopave.engine.planning.plan import Memory, Plan, batch_shape, tile_digest
 from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER
 from cytopave.engine.scratch.tiles import Scratch
@@ -105,7 +105,9 @@ def make_plan(
     )
 
 
-def draft_plan(image: str, *, workers: int, batch_seconds: float = 20.0, **request: Any) -> Plan:
+def draft_plan(
+    image: str, *, workers: int | None, batch_seconds: float = 20.0, **request: Any
+) -> Plan:
     """The plan as far as it can be made before there are workers; leaves nothing behind.
 
     Its use is to refuse at once what cannot work. What it found out about the whole image is in
@@ -113,15 +115,18 @@ def draft_plan(image: str, *, workers: int, batch_seconds: float = 20.0, **reque
 
     Args:
         image: As for `make_plan`, like the ``request``.
-        workers: How many workers there will be at least; they share this host's memory.
+        workers: How many workers there will be at least that share this host's memory; None where
+            they run elsewhere.
         batch_seconds: Work of one task.
         request: The other arguments of `make_plan`, except for the budget.
 
     Raises:
         UserError: The image, the request, the segmenter or the output is not usable.
     """
-    budget = host_budget(workers)
-    return make_plan(image, budget=budget, workers=workers, batch_seconds=batch_seconds, **request)
+    budget = UNKNOWN if workers is None else host_budget(workers)
+    return make_plan(
+        image, budget=budget, workers=workers or 1, batch_seconds=batch_seconds, **request
+    )
 
 
 def plan_grids(
@@ -172,7 +177,7 @@ def tile_need(
     image: Image, segmenter: Segmenter, budget: Budget, grid: Grid, *, n_channels: int
 ) -> int:
     """Bytes that the largest tile of a grid needs: on the GPU, or of the worker's own memory."""
-    if budget.on_gpu and segmenter.uses_gpu:
+    if budget.on_gpu and segmenter.wants_gpu:
         itemsize = np.dtype(image.dtype).itemsize
         return segmenter.device_bytes(_window(grid), itemsize, n_channels)
     return host_need(image, segmenter, grid, n_channels=n_channels)

@@ -106,6 +106,17 @@ class Cellpose(CellposeParameters):
             return network.diam_mean / self.diameter
         return 1.0 if network.generation == 4 else network.diam_mean / network.diam_labels
 
+    def check_process(self) -> None:
+        """Refuse a process without the GPU that was asked for.
+
+        Raises:
+            SegmenterError: PyTorch sees none.
+        """
+        if self.device == "cuda":
+            from cytopave.engine.segmenters.cellpose_adapter import torch_device
+
+            torch_device(self.device)
+
     def region(self, window: Box, shape: tuple[int, ...]) -> Box:
         """On the fast path all that the patches see which cover the window, else the window."""
         if self.path != "fast" or self.network is None:
@@ -261,6 +272,22 @@ class Cellpose(CellposeParameters):
 
         return bool(torch.cuda.is_available())
 
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether it computes on a GPU where there is one."""
+        return self.device != "cpu"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether a GPU was asked for."""
+        return self.device == "cuda"
+
+    def placed_on(self, *, gpu: bool) -> Self:
+        """The same without the choice of 'auto': no worker falls back to its CPU silently."""
+        if self.device != "auto":
+            return self
+        return self.model_copy(update={"device": "cuda" if gpu else "cpu"})
+
     def device_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
         """GPU memory of a tile in bytes: the counted tensors on the fast path.
 
@@ -268,7 +295,7 @@ class Cellpose(CellposeParameters):
         network and batch, the count nothing of fragmentation; a plan that is too small fails a
         run, one that is too large costs a few more tiles.
         """
-        if not self.uses_gpu:
+        if not self.wants_gpu:
             return 0
         if self.path == "fast" and self.network is not None:
             need = Need(

@@ -7,6 +7,7 @@ arguments or its source.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -58,6 +59,8 @@ def misbehave(what: str, tile: np.ndarray) -> object:
         return _WRONG_RESULTS[what](labels)
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "hang":
+        hang()
     if what == "torch":
         import torch
 
@@ -65,6 +68,11 @@ def misbehave(what: str, tile: np.ndarray) -> object:
     if what == "cupy":
         raise _CUPY("Out of memory allocating 2,147,483,648 bytes")
     raise ValueError("these pixels are not to my taste")
+
+
+def hang() -> None:
+    """A library that never returns, and keeps the interpreter's lock meanwhile."""
+    ctypes.PyDLL(None).sleep(3600)
 
 
 _CUPY: Any = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})

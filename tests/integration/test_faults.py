@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -233,6 +234,30 @@ def test_a_tile_that_kills_every_worker(world: World, flows: Flows) -> None:
     world.forgive()
     flows.segment(world.image, **world.request)
     assert world.calls() == {2: 1, 6: 1}
+    assert world.is_right()
+
+
+def test_a_function_that_hangs(world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a library that holds Python's lock, so that nothing else in the worker runs any more."""
+    monkeypatch.setenv("CYTOPAVE_TILE_TIMEOUT_SECONDS", "2")
+    world.note(4, "hang")
+    with distributed.Client(flows.address, set_as_default=False) as client:
+        before = set(client.run(os.getpid).values())
+        with pytest.raises(TileError) as caught:
+            flows.segment(world.image, **world.request)
+        client.wait_for_workers(2, timeout=60)
+        after = set(client.run(os.getpid).values())
+    message = str(caught.value)
+    assert "1 of 8 batches failed" in message
+    assert f"{GRID[4]}: it was not done in time (CYTOPAVE_TILE_TIMEOUT_SECONDS)" in message
+    assert re.search(r"its worker was ended in tile_functions\.py, line \d+, in hang", message)
+    # The next worker knows, and finishes the other tile of the batch.
+    assert world.finished() == ALL - {4}
+    assert world.calls() == dict.fromkeys(ALL, 1)
+    assert len(before - after) == 1
+    world.forgive()
+    flows.segment(world.image, **world.request)
+    assert world.calls() == {4: 1}
     assert world.is_right()
 
 
