@@ -8,41 +8,38 @@ from a script, the command line and a deployment.
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import socket
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import dask
 import distributed
-import psutil
 from distributed.comm.addressing import resolve_address
-from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext, SettingsContext, get_settings_context
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_SERVER_ANALYTICS_ENABLED,
     temporary_settings,
 )
-from prefect_dask.client import PrefectDaskClient
 from prefect_dask.task_runners import DaskTaskRunner
 
-from cytopave.blocks.cluster import GIL_REASON, Cluster, resolve_cluster
+from cytopave.blocks.cluster import Cluster, resolve_cluster
+from cytopave.blocks.cluster_checks import GIL_REASON
 from cytopave.engine.errors import ClusterError
 from cytopave.engine.gpu.vram import count_gpus
-from cytopave.engine.planning.budget import Room
-from cytopave.engine.settings import load_settings
 from cytopave.tasks.guard import end_with_us
+from cytopave.tasks.workers import check_workers, connect, look_at_memory, wait_for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from prefect.futures import PrefectFuture
     from prefect.task_runners import TaskRunner
+    from prefect_dask.client import PrefectDaskClient
 
     from cytopave.blocks.cluster import Library
+    from cytopave.engine.planning.budget import Room
 
 _DASK = {
     # A worker may die of what is beside it (the kernel's memory killer, an operator), so its task
@@ -140,7 +137,7 @@ class ClusterTaskRunner(DaskTaskRunner):
             ClusterError: There is no worker any more.
         """
         threads = self.client.nthreads()
-        found = self.client.run(_room, on_error="ignore")  # one may just have died
+        found = self.client.run(look_at_memory, on_error="ignore")  # one may just have died
         if not found:
             raise ClusterError("all workers of the cluster are gone: start it anew")
         return [room._replace(threads=threads.get(w, 1)) for w, room in sorted(found.items())]
@@ -159,9 +156,9 @@ class ClusterTaskRunner(DaskTaskRunner):
             address = started.scheduler_address
         else:
             address = cluster.address
-        client: PrefectDaskClient = enter(_client(address))
-        _wait_for_workers(client, cluster)
-        _check_workers(client)
+        client: PrefectDaskClient = enter(connect(address))
+        wait_for_workers(client, cluster)
+        check_workers(client, None if PREFECT_API_URL.value() else embedded_api())
         return client
 
     def _asked_for(self) -> tuple[Cluster, bool]:
@@ -304,95 +301,6 @@ def _settings_for_workers() -> SettingsContext:
         return get_settings_context()
     with temporary_settings({PREFECT_API_URL: embedded_api()}):
         return get_settings_context()
-
-
-def _client(address: str) -> PrefectDaskClient:
-    timeout = load_settings().worker_timeout_seconds
-    try:
-        return PrefectDaskClient(address, set_as_default=False, timeout=timeout)
-    except OSError as error:  # covers distributed's timeouts and refused connections
-        raise ClusterError(
-            f"no Dask scheduler answers at {address} within {timeout:g} s: start one there, or "
-            "let cytopave start workers with cluster='auto'"
-        ) from error
-
-
-def _wait_for_workers(client: PrefectDaskClient, cluster: Cluster) -> None:
-    wanted = cluster.workers or 1
-    timeout = cluster.wait_seconds or load_settings().worker_timeout_seconds
-    with suppress(TimeoutError):
-        client.wait_for_workers(wanted, timeout=timeout)
-    present = len(client.nthreads())
-    if not present:
-        raise ClusterError(
-            f"the scheduler at {client.scheduler.address} had no worker after {timeout:g} s: "
-            + _why_none(cluster)
-        )
-    if present < wanted:
-        _log.warning("Only %d of %d workers came within %g s", present, wanted, timeout)
-
-
-def _why_none(cluster: Cluster) -> str:
-    longer = "raise wait_seconds of the cluster (or CYTOPAVE_WORKER_TIMEOUT_SECONDS)"
-    if cluster.address is not None:
-        return f"start workers that connect to it, or {longer} if they wait in a queue"
-    if cluster.slurm is not None:
-        return f"look at the jobs (squeue, and their output in log_directory), or {longer}"
-    if cluster.kubernetes is not None:
-        return f"look at the pods (kubectl get pods, kubectl describe pod), or {longer}"
-    return f"look for what their processes wrote to the terminal, or {longer}"
-
-
-def _room(dask_worker: distributed.Worker) -> Room:
-    """On a worker: its host's free memory, and how much of it Dask lets the worker have."""
-    from distributed.system import MEMORY_LIMIT
-
-    free = min(psutil.virtual_memory().available, MEMORY_LIMIT)  # the latter: of a container
-    return Room(socket.gethostname(), free, dask_worker.memory_manager.memory_limit)
-
-
-def _check_workers(client: PrefectDaskClient) -> None:
-    """Refuse workers that share this process, or that cannot reach its API."""
-    url = None if PREFECT_API_URL.value() else embedded_api()
-    sights = client.run(_look_around, url)
-    scheduler = client.scheduler.address
-    if any(sight.process == _process() for sight in sights.values()):
-        raise ClusterError(
-            f"the workers of {scheduler} are threads of this process: {GIL_REASON}. Start the "
-            "cluster with processes=True"
-        )
-    if away := [worker for worker, sight in sights.items() if not sight.api]:
-        raise ClusterError(
-            f"the worker {away[0]} cannot reach the temporary Prefect API of this process ({url}): "
-            "start one for all hosts (prefect server start --host 0.0.0.0) and set "
-            "PREFECT_API_URL to its address, here and on the workers"
-        )
-    if (threads := max(client.nthreads().values())) > 1:
-        _log.warning(
-            "Workers of %s run up to %d tasks at once; on a GPU these share its memory, and "
-            "plans count on one a worker (start workers with --nthreads 1)",
-            scheduler,
-            threads,
-        )
-
-
-class _Sight(NamedTuple):
-    """What a worker sees from where it runs."""
-
-    process: tuple[str, int]
-    api: bool
-
-
-def _process() -> tuple[str, int]:
-    return socket.gethostname(), os.getpid()
-
-
-def _look_around(url: str | None) -> _Sight:
-    """On a worker: which process it is, and whether the API answers there."""
-    if url is None:
-        return _Sight(_process(), api=True)
-    with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
-        return _Sight(_process(), api=client.api_healthcheck() is None)
 
 
 @contextmanager
