@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import itertools
 import json
-import lzma
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,14 +15,14 @@ import numpy as np
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import CorruptError, ImageError, MissingExtraError, UserError
 from cytopave.engine.omezarr import ngff
+from cytopave.engine.omezarr.blosc import CORRUPT
 from cytopave.engine.omezarr.folders import METADATA, Folder, absolute
 
 if TYPE_CHECKING:
     import zarr
 
-# What codecs raise for truncated or altered bytes; other errors may not come back on a retry.
-_CORRUPT = (zlib.error, lzma.LZMAError, gzip.BadGzipFile, EOFError)
-_DAMAGE = (ValueError, RuntimeError, TypeError, LookupError, *_CORRUPT)
+# Other errors than these may not come back on a retry.
+_DAMAGE = (ValueError, RuntimeError, TypeError, LookupError, *CORRUPT)
 
 _AXES_BY_NDIM = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
 
