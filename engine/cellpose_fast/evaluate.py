@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,8 @@ import numpy as np
 import torch
 
 from cytopave.engine.cellpose_fast import patches as grid
+from cytopave.engine.cellpose_fast.answers import Answer, Answers
+from cytopave.engine.cellpose_fast.average import average
 from cytopave.engine.cellpose_fast.dynamics import follow, meet
 from cytopave.engine.cellpose_fast.flow_error import flow_errors
 from cytopave.engine.cellpose_fast.holes import BOX, fill_holes
@@ -21,7 +22,7 @@ from cytopave.engine.cellpose_fast.streams import aside, event, to_device, to_ho
 from cytopave.engine.segmenters.objects import drop_small
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from cytopave.engine.cellpose_fast.network import Network
     from cytopave.engine.cellpose_fast.passes import Volume
@@ -59,29 +60,44 @@ class Begun:
     """A window that the device has got. Holds no network.
 
     Attributes:
-        flows: ``(3, Y, X)`` float32, y flow, x flow, logit; of a stack ``(4, Z, Y, X)``.
-        ready: From when on they are there; None on a CPU.
-        objects: Makes objects of them.
+        answers: What the network says to it; some may still wait for a batch.
+        ready: From when on those are there that wait for none; None on a CPU.
+        join: Makes flows of them: ``(3, Y, X)`` float32, y flow, x flow, logit; of a stack
+            ``(4, Z, Y, X)``.
+        objects: Makes objects of those.
         min_size: Pixels; smaller objects are dropped.
         mark: As for `Evaluator`.
     """
 
-    flows: torch.Tensor
+    answers: list[Answer]
     ready: torch.cuda.Event | None
+    join: Callable[[list[torch.Tensor]], torch.Tensor]
     objects: Callable[[torch.Tensor], Objects]
     min_size: int
     mark: Callable[[str], None]
 
-    def settle(self) -> Found:
-        """Have the device make objects of the flows, and send them to the host.
+    def settle(self, evaluator: Callable[[], Evaluator]) -> Found:
+        """Have the device make objects of the answers, and send them to the host.
 
         On CUDA in a stream of its own: the host has to know some numbers to go on, and waits for
         them while the device is at the network for the next window.
+
+        Args:
+            evaluator: Gives the one that completes the answers, where they are not complete.
         """
-        with aside(self.flows, self.ready), torch.no_grad():
-            objects = self.objects(self.flows)
+        maps = self._complete(evaluator)
+        with aside(maps, self.ready, *(a.ready for a in self.answers)), torch.no_grad():
+            flows = self.join(maps)
+            self.mark("average")
+            objects = self.objects(flows)
             labels, boxes = to_host(objects.image()), boxes_of(objects)
-            return Found(labels, event(self.flows.device), boxes, self.min_size, self.mark)
+            return Found(labels, event(flows.device), boxes, self.min_size, self.mark)
+
+    def _complete(self, evaluator: Callable[[], Evaluator]) -> list[torch.Tensor]:
+        if any(answer.maps is None for answer in self.answers):
+            evaluator().complete(self.answers)
+            self.mark("network")
+        return [answer.maps for answer in self.answers if answer.maps is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +134,7 @@ class Evaluator:
     """A network with the patches that it has evaluated last: neighbouring tiles share some.
 
     Attributes:
-        evaluated: Number of patches evaluated so far.
-        reused: Number of patches that were needed and had been evaluated for another tile.
+        answers: The network and what it says.
     """
 
     def __init__(
@@ -136,13 +151,24 @@ class Evaluator:
             keep_bytes: Device memory for patches that another tile may need again.
             mark: Called with a stage's name when the stage has been submitted.
         """
-        self.network = network
-        self.evaluated = 0
-        self.reused = 0
+        self.answers = Answers(network, keep_bytes=keep_bytes)
         self._mark = mark or (lambda stage: None)
-        self._kept: OrderedDict[Hashable, torch.Tensor] = OrderedDict()
-        self._keep_bytes = keep_bytes
         self._lock = threading.Lock()
+
+    @property
+    def network(self) -> Network:
+        """The network."""
+        return self.answers.network
+
+    @property
+    def evaluated(self) -> int:
+        """Number of patches that the network was asked for."""
+        return self.answers.evaluated
+
+    @property
+    def reused(self) -> int:
+        """Number of patches that were needed and had been asked for by another tile."""
+        return self.answers.reused
 
     def __call__(self, pixels: np.ndarray, place: Place, recipe: Recipe) -> np.ndarray:
         """Labels of a window.
@@ -155,10 +181,12 @@ class Evaluator:
         Returns:
             ``(Y, X)`` int32 labels of `Place.window`.
         """
-        return self.begin(pixels, place, recipe).settle().finish()
+        return self.begin(pixels, place, recipe).settle(lambda: self).finish()
 
     def begin(self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe) -> Begun:
-        """Have the device compute the flows of a window; on CUDA, without waiting for them.
+        """Have the network evaluate a window; on CUDA, without waiting for it.
+
+        Patches that do not fill a batch wait for those of the next window.
 
         Args:
             pixels: As for a call; of a `pinned` tensor the device takes its copy by itself.
@@ -166,14 +194,34 @@ class Evaluator:
             recipe: Every parameter.
         """
         with self._lock, torch.no_grad():
-            flows = self.flows(pixels, place, recipe)
-        objects = functools.partial(self.objects, recipe=recipe, mark=self._mark)
-        return Begun(flows, event(flows.device), objects, recipe.min_size, self._mark)
+            answers, join = self._ask(pixels, place, recipe)
+        return Begun(
+            answers=answers,
+            ready=event(self.network.device),
+            join=join,
+            objects=functools.partial(self.objects, recipe=recipe, mark=self._mark),
+            min_size=recipe.min_size,
+            mark=self._mark,
+        )
+
+    def complete(self, answers: list[Answer]) -> None:
+        """Evaluate the patches among these that still wait for a batch."""
+        with self._lock, torch.no_grad():
+            self.answers.complete(answers)
 
     def flows(
         self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe
     ) -> torch.Tensor:
         """The network's answer for a window: ``(3, Y, X)`` float32, y flow, x flow, logit."""
+        with self._lock, torch.no_grad():
+            answers, join = self._ask(pixels, place, recipe)
+            self.answers.complete(answers)
+            return join([answer.maps for answer in answers if answer.maps is not None])
+
+    def _ask(
+        self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe
+    ) -> tuple[list[Answer], Callable[[list[torch.Tensor]], torch.Tensor]]:
+        """Ask the network for a window; returns the answers, and what makes flows of them."""
         axes = [grid.axis(n, recipe.rescale) for n in place.shape[-2:]]
         spans = [
             axis.span(a, b)
@@ -182,13 +230,24 @@ class Evaluator:
             )
         ]
         canvas = self._canvas(torch.as_tensor(pixels), place, axes, spans, recipe)
+        canvas = canvas.to(self.network.dtype)
         self._mark("upload")
-        answers = self._answers(canvas, place, axes, spans, recipe)
+
+        def cut(j: int, i: int) -> torch.Tensor:
+            y, x = axes[0].starts[j] - spans[0].canvas[0], axes[1].starts[i] - spans[1].canvas[0]
+            return canvas[:, y : y + SIDE, x : x + SIDE]
+
+        # all that a patch's answer depends on
+        image = (place.image, place.time, place.shape, place.window.start[:-2])
+        answers = self.answers.ask(
+            {
+                (*image, recipe.rescale, recipe.intensity, j, i): functools.partial(cut, j, i)
+                for j in spans[0].patches
+                for i in spans[1].patches
+            }
+        )
         self._mark("network")
-        flows = _average(answers, axes, spans)
-        flows = _resized(flows, axes, spans, place)
-        self._mark("average")
-        return flows
+        return answers, functools.partial(_flows, axes=axes, spans=spans, place=place)
 
     def _canvas(
         self,
@@ -218,51 +277,6 @@ class Evaluator:
         after = [s.canvas[1] - s.inside[1] for s in spans]
         return torch.nn.functional.pad(image, (before[1], after[1], before[0], after[0]))
 
-    def _answers(
-        self,
-        canvas: torch.Tensor,
-        place: Place,
-        axes: list[grid.Axis],
-        spans: list[grid.Span],
-        recipe: Recipe,
-    ) -> dict[tuple[int, int], torch.Tensor]:
-        """What the network says to each patch of the window, in raster order."""
-        needed = [(j, i) for j in spans[0].patches for i in spans[1].patches]
-        keys: dict[tuple[int, int], Hashable] = {
-            at: (
-                *(place.image, place.time, place.shape, place.window.start[:-2]),
-                *(recipe.rescale, recipe.intensity, *at),
-            )
-            for at in needed
-        }
-        new = [at for at in needed if keys[at] not in self._kept]
-        if new:
-            corners = [
-                tuple(
-                    axis.starts[k] - span.canvas[0]
-                    for axis, span, k in zip(axes, spans, at, strict=True)
-                )
-                for at in new
-            ]
-            batch = torch.stack([canvas[:, y : y + SIDE, x : x + SIDE] for y, x in corners])
-            for at, answer in zip(new, self.network(batch), strict=True):
-                self._kept[keys[at]] = answer
-        self.evaluated += len(new)
-        self.reused += len(needed) - len(new)
-        answers = {at: self._kept[keys[at]] for at in needed}
-        for at in needed:
-            self._kept.move_to_end(keys[at])
-        self._forget()
-        return answers
-
-    def _forget(self) -> None:
-        if not self._kept:
-            return
-        each = next(iter(self._kept.values()))
-        most = self._keep_bytes // (each.numel() * each.element_size())
-        while len(self._kept) > most:
-            self._kept.popitem(last=False)
-
     @staticmethod
     def objects(flows: torch.Tensor, recipe: Recipe, mark: Callable[[str], None]) -> Objects:
         """Objects of a window from the network's answer ``(3, Y, X)``."""
@@ -291,30 +305,11 @@ def _interpolated(image: torch.Tensor, at: grid.Sampling, dim: int, offset: int)
     return below * (1 - weight) + above * weight
 
 
-def _average(
-    answers: dict[tuple[int, int], torch.Tensor], axes: list[grid.Axis], spans: list[grid.Span]
+def _flows(
+    maps: list[torch.Tensor], *, axes: list[grid.Axis], spans: list[grid.Span], place: Place
 ) -> torch.Tensor:
-    """Tapered mean of the patches over the wanted network pixels, ``(3, Y, X)`` float32.
-
-    Patches are added in raster order, one after the other: a sum with an order.
-    """
-    device = next(iter(answers.values())).device
-    taper = to_device(grid.taper(), device)
-    weight = taper[:, None] * taper
-    (top, bottom), (left, right) = (s.wanted for s in spans)
-    total = torch.zeros((3, bottom - top, right - left), device=device)
-    for (j, i), answer in answers.items():
-        y, x = axes[0].starts[j], axes[1].starts[i]
-        rows = slice(max(0, top - y), min(SIDE, bottom - y))
-        columns = slice(max(0, left - x), min(SIDE, right - x))
-        target = total[:, max(y, top) - top : min(y + SIDE, bottom) - top]
-        target = target[:, :, max(x, left) - left : min(x + SIDE, right) - left]
-        target += answer[:, rows, columns].to(torch.float32) * weight[rows, columns]
-    sums = [
-        to_device(axis.weights(*span.wanted), device)
-        for axis, span in zip(axes, spans, strict=True)
-    ]
-    return total / (sums[0][:, None] * sums[1])
+    """What the patches say of a window, in its own pixels."""
+    return _resized(average(maps, axes, spans), axes, spans, place)
 
 
 def _resized(

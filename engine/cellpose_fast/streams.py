@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy as np
 
@@ -43,19 +43,23 @@ def event(device: torch.device) -> torch.cuda.Event | None:
 
 
 @contextlib.contextmanager
-def aside(given: torch.Tensor, ready: torch.cuda.Event | None) -> Iterator[None]:
+def aside(given: Iterable[torch.Tensor], *ready: torch.cuda.Event | None) -> Iterator[None]:
     """Within the block, a CUDA device works in a second stream, which goes first.
 
     Args:
         given: What the work is about.
-        ready: From when on it is there; None on a CPU.
+        ready: From when on it is there; None on a CPU, and for what has been there before.
     """
-    if ready is None:
+    events = dict.fromkeys(e for e in ready if e is not None)  # each once, in order
+    if not events:
         yield
         return
-    stream = _stream(given.device)
-    stream.wait_event(ready)
-    given.record_stream(stream)  # else its memory is another's as soon as we let go of it
+    given = list(given)
+    stream = _stream(given[0].device)
+    for one in events:
+        stream.wait_event(one)
+    for tensor in given:
+        tensor.record_stream(stream)  # else its memory is another's once we let go of it
     with torch.cuda.stream(stream):
         yield
 
