@@ -35,7 +35,7 @@ from cytopave.tasks.probe import probe_workers
 from cytopave.tasks.progress import progress
 from cytopave.tasks.publish import count_seams, publish_labels
 from cytopave.tasks.report import show_failures, show_plan, show_report
-from cytopave.tasks.runner import check_no_default_client, make_runner, slots
+from cytopave.tasks.runner import check_no_default_client, make_runner, neighbours, slots
 from cytopave.tasks.segment import segment_task
 from cytopave.tasks.window import run_window
 
@@ -187,8 +187,8 @@ def _why(plan: Plan, batch: int, error: Exception) -> str:
 
 def _merge(plan: Plan, path: str, clock: _Clock) -> dict[str, int]:
     """Scan seams, resolve, write; returns what the report counts."""
-    tasks = 2 * slots()
-    shared = {"plan_path": path, "tasks": tasks}
+    tasks = _merge_tasks()
+    shared = {"plan_path": path, "tasks": tasks, "neighbours": neighbours()}
     with clock.stage("scan seams") as done:
         n = len(scan_groups(plan, tasks=tasks))
         links = sum(_all(scan_seams, n, shared))
@@ -201,6 +201,11 @@ def _merge(plan: Plan, path: str, clock: _Clock) -> dict[str, int]:
         pixels = sum(_all(write_labels, n, shared))
         done(tasks=n, units=pixels, unit="pixels")
     return counts
+
+
+def _merge_tasks() -> int:
+    """Tasks of each stage: two a slot even out their lengths, where there is more than one."""
+    return 2 * slots() if slots() > 1 else 1
 
 
 def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
@@ -216,7 +221,7 @@ def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
 
 def _publish(plan: Plan, path: str, clock: _Clock, counts: dict[str, int]) -> Report:
     with clock.stage("count seams"):
-        seams = count_seams(path, tasks=2 * slots())
+        seams = count_seams(path, tasks=_merge_tasks())
     report = Report(
         image=plan.image.url,
         labels_path=str(plan.target.published),
