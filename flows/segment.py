@@ -44,7 +44,7 @@ from cytopave.tasks.probe import check_gpu, worker_budget
 from cytopave.tasks.progress import progress
 from cytopave.tasks.publish import count_seams, publish_labels
 from cytopave.tasks.report import show_failures, show_plan, show_report, tag_run
-from cytopave.tasks.runner import check_no_default_client, make_runner, slots
+from cytopave.tasks.runner import check_no_default_client, make_runner, neighbours, slots
 from cytopave.tasks.segment import segment_task
 from cytopave.tasks.window import run_window
 
@@ -242,8 +242,8 @@ def _leave_out(plan: Plan, failures: dict[int, Exception], *, allowed: int) -> l
 
 def _merge(plan: Plan, path: str, clock: _Clock) -> dict[str, int]:
     """Scan seams, resolve, write; returns what the report counts."""
-    tasks = 2 * slots()
-    shared = {"plan_path": path, "tasks": tasks}
+    tasks = _merge_tasks()
+    shared = {"plan_path": path, "tasks": tasks, "neighbours": neighbours()}
     with clock.stage("scan seams") as done:
         n = len(scan_groups(plan, tasks=tasks))
         links = sum(_all(scan_seams, n, shared))
@@ -256,6 +256,11 @@ def _merge(plan: Plan, path: str, clock: _Clock) -> dict[str, int]:
         pixels = sum(_all(write_labels, n, shared))
         done(tasks=n, units=pixels, unit="pixels")
     return counts
+
+
+def _merge_tasks() -> int:
+    """Tasks of each stage: two a slot even out their lengths, where there is more than one."""
+    return 2 * slots() if slots() > 1 else 1
 
 
 def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
@@ -282,7 +287,7 @@ def _publish(
     plan: Plan, path: str, clock: _Clock, facts: dict[str, Any], table: TableTarget | None
 ) -> Report:
     with clock.stage("count seams"):
-        seams = count_seams(path, tasks=2 * slots())
+        seams = count_seams(path, tasks=_merge_tasks())
     report = Report(
         image=plan.image.url,
         labels_path=str(plan.target.published),

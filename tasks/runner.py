@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections import Counter
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, cast
 
 import dask
 import distributed
-from distributed.comm.addressing import resolve_address
+from distributed.comm.addressing import get_address_host, resolve_address
 from prefect.context import FlowRunContext, SettingsContext, get_settings_context
 from prefect.settings import (
     PREFECT_API_URL,
@@ -122,6 +123,14 @@ class ClusterTaskRunner(DaskTaskRunner):
         """Number of tasks that the cluster works on at once: its workers' threads."""
         return sum(self.client.nthreads().values())
 
+    @property
+    def neighbours(self) -> int:
+        """The most tasks that one host works on at once."""
+        hosts: Counter[str] = Counter()
+        for address, threads in self.client.nthreads().items():
+            hosts[get_address_host(address)] += threads
+        return max(hosts.values())
+
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Submit a task, with the address of the API that serves this flow run."""
         self.client  # noqa: B018  starts the cluster, outside the settings meant for workers
@@ -183,6 +192,15 @@ def slots() -> int:
         ClusterError: The cluster cannot serve.
     """
     return _running().slots
+
+
+def neighbours() -> int:
+    """The most tasks that one host of the running flow's cluster works on at once.
+
+    Raises:
+        ClusterError: The cluster cannot serve.
+    """
+    return _running().neighbours
 
 
 def worker_addresses() -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from cytopave.engine.cellpose_fast import patches as grid
+from cytopave.engine.cellpose_fast.average import average
 from cytopave.engine.cellpose_fast.patches import SIDE
 from cytopave.engine.cellpose_fast.streams import to_device
 
@@ -91,7 +92,7 @@ class PlaneWindow:
         Args:
             answers: What the network said, by `keys`.
         """
-        flows = self._average(answers)
+        flows = average([answers[key] for key in self.keys.values()], self.axes, self.spans)
         start, stop = self.place.window.start[-2:], self.place.window.stop[-2:]
         for dim, (axis, span, window) in enumerate(
             zip(self.axes, self.spans, zip(start, stop, strict=True), strict=True), 1
@@ -100,31 +101,6 @@ class PlaneWindow:
                 at = grid.linear(axis.scaled, axis.length, *window)
                 flows = _interpolated(flows, at, dim, span.wanted[0])
         return flows
-
-    def _average(self, answers: Mapping[Hashable, torch.Tensor]) -> torch.Tensor:
-        """Tapered mean of the patches over the wanted network pixels.
-
-        Patches are added in raster order, one after the other: a sum with an order.
-        """
-        axes, spans = self.axes, self.spans
-        device = answers[next(iter(self.keys.values()))].device
-        taper = to_device(grid.taper(), device)
-        weight = taper[:, None] * taper
-        (top, bottom), (left, right) = (s.wanted for s in spans)
-        total = torch.zeros((3, bottom - top, right - left), device=device)
-        for (j, i), key in self.keys.items():
-            answer = answers[key]
-            y, x = axes[0].starts[j], axes[1].starts[i]
-            rows = slice(max(0, top - y), min(SIDE, bottom - y))
-            columns = slice(max(0, left - x), min(SIDE, right - x))
-            target = total[:, max(y, top) - top : min(y + SIDE, bottom) - top]
-            target = target[:, :, max(x, left) - left : min(x + SIDE, right) - left]
-            target += answer[:, rows, columns].to(torch.float32) * weight[rows, columns]
-        sums = [
-            to_device(axis.weights(*span.wanted), device)
-            for axis, span in zip(axes, spans, strict=True)
-        ]
-        return total / (sums[0][:, None] * sums[1])
 
 
 def _interpolated(image: torch.Tensor, at: grid.Sampling, dim: int, offset: int) -> torch.Tensor:

@@ -74,14 +74,14 @@ def skip_here(plan: Plan) -> np.ndarray:
     return found
 
 
-def merge_here(plan: Plan) -> None:
+def merge_here(plan: Plan, *, tiles: int = 3, blocks: int = 2, threads: int = 1) -> None:
     """Everything after the segmentation, in groups of a few tiles and blocks."""
-    tiles = [tuple(g) for g in itertools.batched(range(len(plan.grid)), 3)]
-    for group in tiles:
-        stages.scan_tiles(plan, group)
-    plan.target.create(stages.resolve_run(plan, tiles).final.dtype)
-    for blocks in itertools.batched(plan.target.blocks(), 2):
-        stages.write_blocks(plan, blocks)
+    groups = [tuple(g) for g in itertools.batched(range(len(plan.grid)), tiles)]
+    for group in groups:
+        stages.scan_tiles(plan, group, threads=threads)
+    plan.target.create(stages.resolve_run(plan, groups).final.dtype)
+    for part in itertools.batched(plan.target.blocks(), blocks):
+        stages.write_blocks(plan, part, threads=threads)
     plan.target.finish()
     plan.target.publish({"fingerprint": plan.fingerprint})
 
