@@ -14,7 +14,7 @@ from cytopave.engine.show.detail import draw_detail, jpeg, pixels_to_read
 from cytopave.engine.show.overlay import draw_overlay
 
 _SIDE = 512
-_MOST_PIXELS = 1 << 26
+_MOST_PIXELS = 1 << 24
 """What is read for the picture of the whole: a large image without coarse levels gets none."""
 
 _log = logging.getLogger(__name__)
