@@ -6,8 +6,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from cytopave.engine.errors import PlanError
-from cytopave.engine.gpu.vram import GIB, Gpu, plan_budget, probe_gpu
+from cytopave.engine.errors import ClusterError, PlanError
+from cytopave.engine.gpu.vram import GIB, Gpu, count_gpus, plan_budget, probe_gpu
 
 
 class Card(SimpleNamespace):
@@ -195,3 +195,29 @@ def test_the_real_driver_agrees_with_torch() -> None:
     free, total = torch.cuda.mem_get_info(0)
     assert gpu.total_bytes == pytest.approx(total, rel=0.05)
     assert gpu.free_bytes == pytest.approx(free, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("grant", "wanted", "count"),
+    [
+        (None, None, 2),
+        ("1", None, 1),
+        ("1,0", None, 2),
+        ("0,7,1", None, 1),  # CUDA stops at the first that is not there
+        ("", None, 0),
+        ("NoDevFiles", None, 0),
+        ("", "1", 1),  # what is asked for is granted anew
+        (None, "GPU-aabb, 0", 2),
+    ],
+)
+def test_counting_gpus(grant: str | None, wanted: str | None, count: int) -> None:
+    environ = {} if grant is None else {"CUDA_VISIBLE_DEVICES": grant}
+    assert count_gpus(wanted, environ=environ, nvml=Nvml(*TWO)) == count
+
+
+def test_gpus_that_are_not_there() -> None:
+    with pytest.raises(ClusterError, match=r"the GPU 2 \(gpus='0,2'\)"):
+        count_gpus("0,2", nvml=Nvml(*TWO))
+    with pytest.raises(ClusterError, match=r"the GPU 0 \(gpus='0'\)"):
+        count_gpus("0", nvml=Nvml())
+    assert count_gpus(environ={}, nvml=Nvml()) == 0
