@@ -68,7 +68,7 @@ def test_a_stack_whose_planes_lie_further_apart(folder: Path, flows: Flows) -> N
     labels = labels_of(path)
     assert same_partition(method.load()(pixels), labels)
     assert report.n_objects > 15
-    assert report.n_tiles > 4
+    assert report.n_tiles == 4  # two along Y and X: the rests join them
 
 
 def test_a_slide_in_red_green_and_blue(folder: Path, flows: Flows) -> None:
