@@ -161,7 +161,7 @@ class Browser:
         self.title = seen["title"]
         self.pictures = [tuple(size) for size in seen["pictures"]]
         if shot:
-            small = Pillow.open(file).convert("P", palette=Pillow.Palette.ADAPTIVE, colors=64)
+            small = Pillow.open(file).convert("RGB").quantize(256, Pillow.Quantize.FASTOCTREE)
             small.save(file, optimize=True)
             assert file.stat().st_size < BYTES, f"{file} has {file.stat().st_size} bytes"
 

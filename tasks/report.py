@@ -50,7 +50,9 @@ def plan_page(plan: Plan, gpus: Sequence[Gpu], *, started_by: str | None = None)
         started_by: Link to the run that started this one.
     """
     grid, image = plan.grid, plan.image
-    method = plan.segmenter.model_dump(exclude_defaults=True, exclude={"kind", "network", "sha256"})
+    method = plan.segmenter.model_dump(
+        exclude_defaults=True, exclude={"kind", "network", "sha256", "source_sha256"}
+    )
     facts = {
         "Image": f"`{image.url}`, level {image.level}, {_by(image.shape)} ({image.axes})",
         "Labels": f"`{plan.target.published}`",

@@ -93,14 +93,17 @@ def test_a_failed_batch_is_retried_alone(
     assert (run.name, run.state_name) == ("nuclei.zarr -> cells", "Failed")
     assert set(run.tags) == {"cytopave", "label:cells", "method:custom"}
     assert "1 of 8 batches failed" in str(run.state and run.state.message)
-    assert tiles.calls() == dict.fromkeys(everything, 1) | {6: 2}
+    calls = tiles.calls()
+    assert calls.pop(2) in (1, 2)  # it may have been under way to its file when the worker died
+    assert calls == dict.fromkeys(everything - {2}, 1) | {6: 2}
     assert stores.listed(image) == []
 
     # What an operator reads on the run's page.
     artifacts = server.artifacts(run.id)
     assert artifacts["tiles"][-1].type == "progress"
     assert artifacts["tiles"][-1].data == 100.0
-    assert "| Memory | 0.1 MiB a tile, of " in artifacts["plan"][-1].data
+    memory = r"\| Memory \| [\d.]+ MiB a tile, of [\d.]+ [MG]iB"
+    assert re.search(memory, artifacts["plan"][-1].data)
     (row,) = json.loads(artifacts["failed-tiles"][-1].data)
     assert row == {
         "tile": 9,
@@ -164,7 +167,7 @@ def test_a_schedule_labels_what_arrives(
         )
         answer.raise_for_status()
     server.prefect("deployment", "schedule", "create", "sweep-images/sweep-images",
-                   "--interval", "6", "--replace", "--accept-yes")  # fmt: skip
+                   "--interval", "8", "--replace", "--accept-yes")  # fmt: skip
     wait_until(lambda: stores.listed(first), 120, server.log)
     second = server.images / "second.zarr"
     stores.ome_image(second, small[::-1], chunks=(150, 150))
