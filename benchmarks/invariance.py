@@ -42,6 +42,8 @@ COLUMNS = (
 )
 
 
+PATHS = ("stock", "fast")
+
 type Cut = tuple[tuple[int, ...], tuple[int, ...]]
 """Tile and halo."""
 
@@ -58,36 +60,37 @@ def main() -> None:
     options = _options()
     if options.volume:
         image, cuts = samples.nuclei3d().image, STACK_CUTS
-        resolved = {path: stack_segmenter(path) for path in ("fast", "stock")}
+        resolved = {path: stack_segmenter(path) for path in PATHS}
     else:
         fields = samples.nuclei_fields("held-out")
         image, _ = samples.mosaic(fields, options.fields, options.fields)
         cuts = tuple(((side,) * 2, (options.halo,) * 2) for side in options.tiles)
-        resolved = {path: _segmenter(path) for path in ("stock", "fast")}
+        resolved = {path: _segmenter(path) for path in PATHS}
     lines = [f"{' x '.join(map(str, image.shape))} pixels", "", _line(COLUMNS)]
     lines.append(_line(["---"] * len(COLUMNS)))
     print("\n".join(lines), flush=True)
     untiled: dict[str, np.ndarray] = {}
     for path, segmenter in resolved.items():
         since = time.process_time()
-        whole = untiled[path] = segmenter.load()(image)
+        untiled[path] = segmenter.load()(image)
         print(f"{path}, untiled: {time.process_time() - since:.0f} CPU s", flush=True)
-        for cut in cuts:
-            since = time.process_time()
-            row = _row(path, cut, whole, tiled(image, segmenter, cut))
-            lines.append(row)
-            print(f"{row}  {time.process_time() - since:.0f} CPU s", flush=True)
-            if options.out:
-                Path(options.out).write_text("\n".join(lines) + "\n")
     if options.volume:
         _compare(untiled | {"truth": samples.nuclei3d().masks})
+    for path, cut in itertools.product(options.paths, cuts):
+        since = time.process_time()
+        row = _row(path, cut, untiled[path], tiled(image, resolved[path], cut))
+        lines.append(row)
+        print(f"{row}  {time.process_time() - since:.0f} CPU s", flush=True)
+        if options.out:
+            Path(options.out).write_text("\n".join(lines) + "\n")
 
 
 def _compare(found: dict[str, np.ndarray]) -> None:
     """Print how well label images of the undivided stack agree with each other."""
     for a, b in itertools.combinations(found, 2):
         scores = [average_precision(found[b], found[a], threshold=t) for t in (0.5, 0.75, 0.9)]
-        print(f"{a}, {b}: AP at 0.5, 0.75, 0.9 = {', '.join(f'{s:.4f}' for s in scores)}")
+        text = ", ".join(f"{score:.4f}" for score in scores)
+        print(f"{a}, {b}: AP at 0.5, 0.75, 0.9 = {text}", flush=True)
 
 
 def _options() -> argparse.Namespace:
@@ -95,6 +98,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fields", type=int, default=4, help="fields of 512 pixels along a side")
     parser.add_argument("--tiles", type=int, nargs="+", default=[256, 384, 512, 1024])
     parser.add_argument("--halo", type=int, default=64)
+    parser.add_argument("--paths", nargs="+", choices=PATHS, default=PATHS, help="to be tiled")
     parser.add_argument("--volume", action="store_true", help="a stack in three dimensions")
     parser.add_argument("--out")
     return parser.parse_args()

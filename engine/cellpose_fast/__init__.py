@@ -3,5 +3,6 @@
 Each step depends on places in the whole image and never on the tile: the patches that the network
 sees (`patches`), their average, the steps along the flows (`dynamics`), and the check of the flows
 (`flow_error`). `attention` and `network` make the network fast without changing what it computes,
-`kernels` holds what plain torch does too slowly on a GPU.
+`kernels` holds what plain torch does too slowly on a GPU. `volume` evaluates stacks in three
+dimensions, by what `passes`, `slabs`, `dynamics3d`, `smooth` and `voids` add for them.
 """

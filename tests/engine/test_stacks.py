@@ -14,6 +14,9 @@ from worlds import same_partition
 
 from cytopave.engine.cellpose_fast.volume import VolumeEvaluator
 from cytopave.engine.errors import PlanError
+from cytopave.engine.omezarr.image import open_image
+from cytopave.engine.planning.budget import Budget
+from cytopave.engine.planning.planner import plan_grids
 from cytopave.engine.score import average_precision
 from cytopave.engine.segmenters import Cellpose, cellpose_placed
 from cytopave.engine.segmenters.cellpose_weights import installed
@@ -79,6 +82,22 @@ def test_planes_that_are_stitched_are_tiles_of_their_own(tmp_path: Path) -> None
     with pytest.raises(PlanError, match="a halo of 2 planes was asked for: take a halo of 0"):
         grid(tile=(128, 128), halo=(2, 8, 8))
     assert grid(flat, tile=(128, 128)).tile == (128, 128)
+
+
+def test_tiles_in_three_dimensions_are_wide_where_a_gpu_has_room(tmp_path: Path) -> None:
+    image = str(tmp_path / "stack.zarr")
+    zarr.create_array(image, shape=(60, 3000, 3000), chunks=(30, 128, 128), dtype="u2")
+    segmenter = Cellpose(**TINY | {"device": "cuda"}, do_3D=True, intensity=((0, 1),))
+
+    def tile(gib: int, segmenter: Cellpose = segmenter) -> tuple[int, ...]:
+        source = open_image(image)
+        resolved = segmenter.resolve(source, channels=())
+        room = Budget(gib * 2**30, "the test's figure", on_gpu=True)
+        return plan_grids(source, Tiling(halo=(0, 32, 32)), resolved, room, n_channels=1)[0].tile
+
+    assert tile(100) == (60, 1024, 1024)
+    assert tile(6) == (60, 512, 512)
+    assert tile(100, segmenter.model_copy(update={"path": "stock"})) == (60, 256, 256)
 
 
 @pytest.fixture
