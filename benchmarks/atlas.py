@@ -92,6 +92,7 @@ def simulate(store: Path, cells: int) -> None:
     del group["indptr"]
     rows_ = group.create_array("indptr", data=np.concatenate(ends), chunks=(1 << 20,))
     rows_.attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
+    zarr.consolidate_metadata(str(part))
     part.rename(store)
 
 
