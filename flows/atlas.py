@@ -81,13 +81,14 @@ def preprocess_atlas(
         CorruptError: A chunk of the store is truncated or damaged.
     """
     check_no_default_client(cluster)
-    check_request(store, output=output, overwrite=overwrite, profile=profile)
+    found, target = check_request(store, output=output, overwrite=overwrite, profile=profile)
     clock = Clock()
-    folder = Path(scratch) if scratch else load_settings().scratch
+    chosen = Path(scratch) if scratch else load_settings().scratch
+    folder = chosen.expanduser().absolute() if chosen else None
     with clock.stage("plan"):
         path = plan_atlas.submit(
-            store,
-            output=output,
+            found.url,  # absolute: workers may be in another folder
+            output=str(target.path),
             overwrite=overwrite,
             profile=profile,
             provider=provider,
