@@ -90,7 +90,9 @@ def simulate(store: Path, cells: int) -> None:
             arrays[name][total:] = values
         ends.append(total + block.indptr[1:].astype(np.int64))
     del group["indptr"]
-    rows_ = group.create_array("indptr", data=np.concatenate(ends), chunks=(1 << 20,))
+    rows_ = group.create_array(
+        "indptr", data=np.concatenate(ends).astype(np.int32), chunks=(1 << 20,)
+    )
     rows_.attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
     zarr.consolidate_metadata(str(part))
     part.rename(store)
