@@ -31,13 +31,14 @@ def write_groups(plan: Plan, *, tasks: int) -> Sequence[tuple[WriteBlock, ...]]:
 
 
 @task(name="scan_seams", persist_result=False, task_run_name="scan seams, group {group}")
-def scan_seams(group: int, *, plan_path: str, tasks: int) -> int:
+def scan_seams(group: int, *, plan_path: str, tasks: int, neighbours: int) -> int:
     """Find the links of a group of tiles with their neighbours; returns their number."""
     plan = Plan.load(plan_path)
-    return stages.scan_tiles(plan, scan_groups(plan, tasks=tasks)[group])
+    threads = stages.threads_for(_cores(), neighbours)
+    return stages.scan_tiles(plan, scan_groups(plan, tasks=tasks)[group], threads=threads)
 
 
-@task(name="resolve_labels", persist_result=False)
+@task(name="resolve_labels", persist_result=False, task_run_name="resolve labels")
 def resolve_labels(plan_path: str, *, tasks: int) -> dict[str, int]:
     """Decide which views are one object, and make the empty label image.
 
@@ -52,7 +53,15 @@ def resolve_labels(plan_path: str, *, tasks: int) -> dict[str, int]:
 
 
 @task(name="write_labels", persist_result=False, task_run_name="write labels, group {group}")
-def write_labels(group: int, *, plan_path: str, tasks: int) -> int:
+def write_labels(group: int, *, plan_path: str, tasks: int, neighbours: int) -> int:
     """Paint and write a group of blocks; returns the number of pixels."""
     plan = Plan.load(plan_path)
-    return stages.write_blocks(plan, write_groups(plan, tasks=tasks)[group])
+    threads = stages.threads_for(_cores(), neighbours)
+    return stages.write_blocks(plan, write_groups(plan, tasks=tasks)[group], threads=threads)
+
+
+def _cores() -> int:
+    """Cores that this worker may use, by affinity and cgroups."""
+    from dask.system import CPU_COUNT
+
+    return int(CPU_COUNT)

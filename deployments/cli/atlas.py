@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from cytopave.deployments.cli.clusters import is_saved
+from cytopave.deployments.cli.clusters import find_cluster
 from cytopave.deployments.cli.console import say, write_facts, write_json, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Flag, check_positive
@@ -84,10 +84,7 @@ def atlas(
 
 def _run(store: str, request: dict[str, Any], analysis: Analysis, common: Common) -> AtlasReport:
     prepare_prefect(verbose=common.verbose)
-    if not is_saved(analysis.cluster):
-        from cytopave.blocks.cluster import resolve_cluster
-
-        resolve_cluster(analysis.cluster)
+    find_cluster(analysis.cluster)
     if sys.stderr.isatty():
         say("starting; this takes some seconds")
     from cytopave.flows import preprocess_atlas

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cytopave.deployments.cli.console import say, write, write_json
-from cytopave.deployments.cli.options import Common, Request
+from cytopave.deployments.cli.options import Common, Keeping, Request, Whole
 from cytopave.deployments.cli.report import find_labels
 from cytopave.deployments.cli.segment import run_flow, show
 
@@ -23,7 +23,7 @@ _PIXEL_SIZE = 0.5
 _MARK = "cytopave-demo"
 
 
-def demo(*, out: str = "demo", workers: int = 2, common: Common = Common()) -> None:  # noqa: B008
+def demo(*, out: str = "demo", workers: Whole = 2, common: Common = Common()) -> None:  # noqa: B008
     """Segment a mosaic of real nuclei that the small network never saw, and draw the result.
 
     The network is for demos and tests only.
@@ -49,7 +49,7 @@ def demo(*, out: str = "demo", workers: int = 2, common: Common = Common()) -> N
         workers=workers,
         cluster="cpu",
     )
-    made = run_flow(str(image), request, keep_scratch=False, common=common)
+    made = run_flow(str(image), request, Keeping(), common=common)
     _, provenance = find_labels(str(image), NAME)
     files = write_report(made, provenance, folder, image=str(image))
     files["cells"] = _write_cells(image, folder / "cells.csv")

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
+from cytopave.deployments.cli.clusters import find_cluster
 from cytopave.deployments.cli.console import say, write_facts, write_json
 from cytopave.deployments.cli.environment import prepare_prefect
-from cytopave.deployments.cli.options import Common, Flag, check_positive, parse_channels
+from cytopave.deployments.cli.options import Common, Flag, Whole, check_positive, parse_channels
+from cytopave.deployments.cli.saved import look_up_stores
 
 if TYPE_CHECKING:
     from cytopave.engine.tables.report import TableReport
@@ -30,7 +32,7 @@ class Measuring:
     """Also write the table to this CSV file; of a table that is there, only do this."""
     parquet: str | None = None
     """The same as Parquet (extra cytopave[parquet])."""
-    level: int | None = None
+    level: Whole | None = None
     """Level of the image's pyramid; the one that the labels fit where not given."""
     axes: str | None = None
     """Axes of a plain zarr array, such as zyx."""
@@ -40,7 +42,7 @@ class Measuring:
     """Store that gets tables/NAME; the labels' own where not given."""
     overwrite: Flag = False
     """Replace a table of that name, and files that exist."""
-    workers: int | None = None
+    workers: Whole | None = None
     """Number of workers; one a CPU core where not given."""
     cluster: str = "cpu"
     """cpu, a scheduler's address (tcp://...), or a saved block's name."""
@@ -92,6 +94,7 @@ def _run(image: str, measuring: Measuring, common: Common) -> TableReport:
     from cytopave.engine.tables.planner import is_written, plan_measurement
     from cytopave.engine.tables.stages import report_table
 
+    look_up_stores(verbose=common.verbose)
     check_positive(workers=measuring.workers)
     parameters = {**vars(measuring), "channels": parse_channels(measuring.channels)}
     asked = {kind: parameters[kind] for kind in ("csv", "parquet")}
@@ -109,6 +112,7 @@ def _run(image: str, measuring: Measuring, common: Common) -> TableReport:
         return report_table(measurement, files, measured=False)
     measurement.target.check()
     prepare_prefect(verbose=common.verbose)
+    find_cluster(measuring.cluster)
     if sys.stderr.isatty():
         say("starting; this takes some seconds")
     from cytopave.flows import measure_cells

@@ -21,6 +21,8 @@ _AROUND = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (-1, 1), (1, -1),
 _SCALE = 2.0**20
 """Errors are added as whole numbers of this fraction: a sum without an order."""
 _WORST = 2.0**16
+AT_ONCE = 2**20
+"""Pixels of objects that are checked at a time, or one object's: 150 bytes are held for each."""
 
 
 def flow_errors(flows: torch.Tensor, objects: Objects) -> torch.Tensor:
@@ -33,13 +35,41 @@ def flow_errors(flows: torch.Tensor, objects: Objects) -> torch.Tensor:
     Returns:
         One number an object, float64.
     """
+    total = _on_cuda(flows, objects) if flows.is_cuda else _in_groups(flows, objects)
+    return total.double() / _SCALE / objects.area
+
+
+def _on_cuda(flows: torch.Tensor, objects: Objects) -> torch.Tensor:
+    """Sums as of `_sums`."""
+    from cytopave.engine.cellpose_fast import kernels
+
+    total = kernels.error_sums(flows, objects, scale=_SCALE, worst=_WORST)
+    large = objects.area > kernels.LARGEST
+    if large.any():
+        total[large] = _in_groups(flows, objects.where(large))
+    return total
+
+
+def _in_groups(flows: torch.Tensor, objects: Objects) -> torch.Tensor:
+    """Sums as of `_sums`, of so many objects at once that memory stays bounded."""
+    if len(objects.pixels) <= AT_ONCE:
+        return _sums(flows, objects)
+    total = torch.zeros_like(objects.area)
+    group = (objects.area.cumsum(0) - objects.area) // AT_ONCE
+    for number in group.unique().tolist():
+        own = group == number
+        total[own] = _sums(flows, objects.where(own))
+    return total
+
+
+def _sums(flows: torch.Tensor, objects: Objects) -> torch.Tensor:
+    """Sum of the errors of each object in units of 1 / `_SCALE`, int64."""
     heat = _heat(objects)
     expected = heat / (heat.square().sum(0).sqrt() + 1e-60)
     own = flows.flatten(1)[:, objects.pixels]
     error = (expected - own).square().sum(0).clamp(max=_WORST)
     whole = (error.double() * _SCALE).round().to(torch.int64)
-    total = torch.zeros_like(objects.area).index_add_(0, objects.ids, whole)
-    return total.double() / _SCALE / objects.area
+    return torch.zeros_like(objects.area).index_add_(0, objects.ids, whole)
 
 
 def _heat(objects: Objects) -> torch.Tensor:
@@ -52,13 +82,7 @@ def _heat(objects: Objects) -> torch.Tensor:
     links = _links(objects)
     # one place more, always cold, stands for everything that is not of the object
     heat = torch.zeros(len(objects.pixels) + 1, dtype=torch.float64, device=links.device)
-    rest = torch.ones_like(objects.area, dtype=torch.bool)
-    if heat.is_cuda:
-        from cytopave.engine.cellpose_fast import kernels
-
-        kernels.diffuse(heat, objects, links)
-        rest = objects.area > kernels.LARGEST
-    _diffuse(heat, objects, links, rest)
+    _diffuse(heat, objects, links)
     _, up, down, left, right = (heat[link] for link in links[:5])
     return torch.stack([down - up, right - left])
 
@@ -82,16 +106,14 @@ def _links(objects: Objects) -> torch.Tensor:
     return links
 
 
-def _diffuse(
-    heat: torch.Tensor, objects: Objects, links: torch.Tensor, which: torch.Tensor
-) -> None:
-    """Spread heat in some of the objects, in place."""
-    sources, steps = objects.sources()[which], objects.steps
+def _diffuse(heat: torch.Tensor, objects: Objects, links: torch.Tensor) -> None:
+    """Spread heat in all objects, in place."""
+    sources, steps = objects.sources(), objects.steps
     done = 0
-    for end in steps[which].unique().tolist():
-        going = (which & (steps >= end))[objects.ids].nonzero().squeeze(1)
+    for end in steps.unique().tolist():
+        going = (steps >= end)[objects.ids].nonzero().squeeze(1)
         around = links[:, going].contiguous()
-        lit = sources[steps[which] >= end]
+        lit = sources[steps >= end]
         for _ in range(done, end):
             heat[lit] += 1
             total = heat.index_select(0, around[0])

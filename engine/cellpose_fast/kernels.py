@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 
+from cytopave.engine.cellpose_fast.streams import to_device
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cytopave.engine.cellpose_fast.objects import Objects
+    from cytopave.engine.cellpose_fast.patches import Axis, Span
 
 LARGEST = 2**14
 """Pixels of an object up to which one group of threads spreads its heat; torch does larger ones."""
+
+CHECK = {"BLOCK": 512, "num_warps": 8}
+"""How many pixels of an object are done at once, and by how many threads / 32."""
 
 
 @triton.jit
@@ -98,68 +107,225 @@ def displace(flows: torch.Tensor, start: torch.Tensor, steps: int) -> torch.Tens
 
 
 @triton.jit
+def _add_patches(
+    maps,
+    taper,
+    tops,
+    lefts,
+    total,
+    rows,
+    columns,
+    height,
+    width,
+    SIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Pixels of one row of one map: what each patch that covers them adds; see `average._sum`."""
+    y = tl.program_id(0)
+    first = tl.program_id(1) * BLOCK
+    channel = tl.program_id(2).to(tl.int64)
+    x = first + tl.arange(0, BLOCK)
+    mine = x < width
+    sums = tl.zeros([BLOCK], tl.float32)
+    for j in range(rows):
+        down = y - tl.load(tops + j)
+        if (down >= 0) & (down < SIDE):
+            weight_y = tl.load(taper + down)
+            for i in range(columns):
+                left = tl.load(lefts + i)
+                if (left < first + BLOCK) & (left + SIDE > first):
+                    across = x - left
+                    inside = mine & (across >= 0) & (across < SIDE)
+                    at = (channel + 3 * (j * columns + i)) * (SIDE * SIDE) + down * SIDE + across
+                    value = tl.load(maps + at, inside, 0.0).to(tl.float32)
+                    weight = weight_y * tl.load(taper + across, inside, 0.0)
+                    sums = tl.where(inside, sums + value * weight, sums)
+    tl.store(total + (channel * height + y) * width + x, sums, mine)
+
+
+def add_patches(
+    maps: torch.Tensor, taper: torch.Tensor, axes: Sequence[Axis], spans: Sequence[Span]
+) -> torch.Tensor:
+    """Sum of tapered patches: `average._sum` on a CUDA device.
+
+    Args:
+        maps: ``(patches, 3, 256, 256)``, in raster order.
+        taper: ``(256,)`` float32.
+        axes: The grid along Y and X.
+        spans: What is wanted of each.
+
+    Returns:
+        ``(3, Y, X)`` float32.
+    """
+    starts, sizes = [], []
+    for axis, span in zip(axes, spans, strict=True):
+        own = np.array([axis.starts[k] - span.wanted[0] for k in span.patches], np.int32)
+        starts.append(to_device(own, maps.device))
+        sizes.append(span.wanted[1] - span.wanted[0])
+    total = torch.empty((maps.shape[1], *sizes), dtype=torch.float32, device=maps.device)
+    counts = (len(starts[0]), len(starts[1]))
+    _launch(
+        _add_patches[(sizes[0], triton.cdiv(sizes[1], 256), len(total))],
+        (maps, taper, *starts, total, *counts, *sizes),
+        SIDE=maps.shape[-1],
+        BLOCK=256,
+    )
+    return total
+
+
+@triton.jit
+def _step(direction: tl.constexpr, stride):
+    """How far on in a picture the neighbour lies in a direction; see `flow_error._AROUND`."""
+    below: tl.constexpr = (direction == 2) + (direction == 7) + (direction == 8)
+    above: tl.constexpr = (direction == 1) + (direction == 5) + (direction == 6)
+    right: tl.constexpr = (direction == 4) + (direction == 6) + (direction == 8)
+    left: tl.constexpr = (direction == 3) + (direction == 5) + (direction == 7)
+    return (below - above) * stride + (right - left)
+
+
+@triton.jit
+def _find_own(places, numbers, around, first, last, number, stride, BLOCK: tl.constexpr):
+    """Of each pixel of one object, in one bit a direction: whether the neighbour is of it too."""
+    for start in range(first, last, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        mine = i < last
+        at = tl.load(places + i, mine, 0)
+        own = tl.zeros([BLOCK], tl.int32)
+        for k in tl.static_range(1, 9):
+            there = tl.load(numbers + at + _step(k, stride), mine, 0)
+            own |= (there == number).to(tl.int32) << (k - 1)
+        tl.store(around + i, own.to(tl.uint8), mine)
+    tl.debug_barrier()
+
+
+@triton.jit
 def _spread(
     source_heat,
     target_heat,
-    links,
+    places,
+    around,
     first,
     last,
     centre,
-    pixels,
+    stride,
     BLOCK: tl.constexpr,
 ):
     """One step of heat over one object, whose centre has just got one unit more."""
-    for at in range(first, last, BLOCK):
-        i = at + tl.arange(0, BLOCK)
+    for start in range(first, last, BLOCK):
+        i = start + tl.arange(0, BLOCK)
         mine = i < last
-        link = tl.load(links + i, mine, pixels)
-        total = tl.load(source_heat + link, mine, 0.0) + tl.where(link == centre, 1.0, 0.0)
+        at = tl.load(places + i, mine, 0)
+        own = tl.load(around + i, mine, 0).to(tl.int32)
+        total = tl.load(source_heat + at, mine, 0.0) + tl.where(at == centre, 1.0, 0.0)
         for k in tl.static_range(1, 9):
-            link = tl.load(links + k * pixels + i, mine, pixels)
-            total += tl.load(source_heat + link, mine, 0.0) + tl.where(link == centre, 1.0, 0.0)
-        tl.store(target_heat + i, total / 9, mine)
+            there = at + _step(k, stride)
+            linked = ((own >> (k - 1)) & 1) == 1
+            lit = tl.where(linked & (there == centre), 1.0, 0.0)
+            total += tl.load(source_heat + there, linked, 0.0) + lit
+        tl.store(target_heat + at, total / 9, mine)
     # before any thread reads what another one wrote, or writes what another one reads
     tl.debug_barrier()
 
 
 @triton.jit
-def _diffuse(
+def _beside(heat, at, own, direction: tl.constexpr, stride):
+    """The heat of the neighbour in a direction; none if it is not of the object."""
+    linked = ((own >> (direction - 1)) & 1) == 1
+    return tl.load(heat + at + _step(direction, stride), linked, 0.0)
+
+
+@triton.jit
+def _check(
+    flow_y,
+    flow_x,
     heat,
     other,
-    links,
+    numbers,
+    pixels,
+    places,
+    around,
     firsts,
     areas,
     centres,
     steps,
-    pixels,
+    totals,
+    stride,
     most,
+    SCALE: tl.constexpr,
+    WORST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Each group of threads spreads the heat of one object; see `flow_error._diffuse`."""
+    """Each group of threads checks one object: `flow_error._heat`, then the sum of its errors."""
     number = tl.program_id(0)
     area = tl.load(areas + number)
     if area <= most:
         first = tl.load(firsts + number)
-        centre = tl.load(centres + number)
+        last = first + area
+        centre = tl.load(places + tl.load(centres + number))
+        _find_own(places, numbers, around, first, last, number + 1, stride, BLOCK)
         for _ in range(tl.load(steps + number) // 2):
-            _spread(heat, other, links, first, first + area, centre, pixels, BLOCK)
-            _spread(other, heat, links, first, first + area, centre, pixels, BLOCK)
+            _spread(heat, other, places, around, first, last, centre, stride, BLOCK)
+            _spread(other, heat, places, around, first, last, centre, stride, BLOCK)
+        total = tl.zeros([BLOCK], tl.int64)
+        for start in range(first, last, BLOCK):
+            i = start + tl.arange(0, BLOCK)
+            mine = i < last
+            at = tl.load(places + i, mine, 0)
+            own = tl.load(around + i, mine, 0).to(tl.int32)
+            down = _beside(heat, at, own, 2, stride) - _beside(heat, at, own, 1, stride)
+            right = _beside(heat, at, own, 4, stride) - _beside(heat, at, own, 3, stride)
+            length = tl.sqrt(down * down + right * right) + 1e-60
+            pixel = tl.load(pixels + i, mine, 0)
+            away_y = down / length - tl.load(flow_y + pixel, mine, 0.0).to(tl.float64)
+            away_x = right / length - tl.load(flow_x + pixel, mine, 0.0).to(tl.float64)
+            error = tl.minimum(away_y * away_y + away_x * away_x, WORST) * SCALE
+            # to whole numbers, halves to even ones: there is none between two in this range
+            whole = ((error + 4503599627370496.0) - 4503599627370496.0).to(tl.int64)
+            total += tl.where(mine, whole, 0)
+        tl.store(totals + number, tl.sum(total, 0))
 
 
-def diffuse(heat: torch.Tensor, objects: Objects, links: torch.Tensor) -> None:
-    """Spread heat in all objects of at most `LARGEST` pixels: `flow_error._diffuse` on CUDA.
+def error_sums(
+    flows: torch.Tensor, objects: Objects, *, scale: float, worst: float
+) -> torch.Tensor:
+    """Sum of the errors of each object, `flow_error._sums` on CUDA; 0 above `LARGEST` pixels.
+
+    The picture has a frame of one pixel, so that every pixel has all neighbours.
 
     Args:
-        heat: ``(pixels + 1,)`` float64, all zero; changed.
+        flows: ``(2, Y, X)`` float32.
         objects: The objects; their numbers of steps are even.
-        links: ``(9, pixels)`` int32, where each pixel's neighbours stand.
+        scale: Errors are added as whole numbers of the ``scale``-th part.
+        worst: Largest error of a pixel.
+
+    Returns:
+        Whole numbers, int64.
     """
+    flows = flows.contiguous()
+    height, width = objects.shape
+    stride = width + 2
+    places = (objects.pixels + 2 * (objects.pixels // width) + stride + 1).to(torch.int32)
+    numbers = torch.zeros((height + 2) * stride, dtype=torch.int32, device=flows.device)
+    numbers[places] = (objects.ids + 1).to(torch.int32)
+    heat = torch.zeros((2, len(numbers)), dtype=torch.float64, device=flows.device)
+    around = torch.empty(len(places), dtype=torch.uint8, device=flows.device)
     firsts = objects.area.cumsum(0) - objects.area
     lists = (firsts, objects.area, objects.sources(), objects.steps)
-    arguments = (heat, torch.zeros_like(heat), links, *(v.to(torch.int32) for v in lists))
+    totals = torch.zeros_like(objects.area)
     if len(objects):
-        _launch(_diffuse[(len(objects),)], (*arguments, links.shape[1], LARGEST), BLOCK=512)
+        _launch(
+            _check[(len(objects),)],
+            (
+                *(flows[0], flows[1], heat[0], heat[1], numbers, objects.pixels, places, around),
+                *(v.to(torch.int32) for v in lists),
+                *(totals, stride, LARGEST),
+            ),
+            SCALE=scale,
+            WORST=worst,
+            **CHECK,
+        )
+    return totals
 
 
-def _launch(kernel: Any, arguments: tuple[Any, ...], **constants: int) -> None:
-    kernel(*arguments, **constants, enable_fp_fusion=False)
+def _launch(kernel: Any, arguments: tuple[Any, ...], **options: float) -> None:
+    kernel(*arguments, **options, enable_fp_fusion=False)

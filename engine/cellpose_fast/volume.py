@@ -15,11 +15,12 @@ import torch
 from cytopave.engine.boxes import Box
 from cytopave.engine.cellpose_fast import patches as grid
 from cytopave.engine.cellpose_fast.dynamics3d import follow, meet
-from cytopave.engine.cellpose_fast.evaluate import FLOW_SCALE, Evaluator, Recipe
+from cytopave.engine.cellpose_fast.evaluate import FLOW_SCALE, Begun, Evaluator, Recipe
 from cytopave.engine.cellpose_fast.objects import Objects
 from cytopave.engine.cellpose_fast.passes import PASSES, Pass, Window, planes_at_once
 from cytopave.engine.cellpose_fast.slabs import Planes, average, inside, interpolated
 from cytopave.engine.cellpose_fast.smooth import smoothed
+from cytopave.engine.cellpose_fast.streams import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 
 class VolumeEvaluator(Evaluator):
     """An `Evaluator` of stacks: pixels ``(C, Z, Y, X)`` in, labels ``(Z, Y, X)`` out."""
+
+    def begin(self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe) -> Begun:
+        """Have the device compute the flows of a window; on CUDA, without waiting for them."""
+        begun = self._begun(recipe)
+        with self._lock, torch.no_grad():
+            begun.flows = self.flows(pixels, place, recipe)
+        begun.ready = event(begun.flows.device)
+        return begun
 
     def flows(
         self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe

@@ -7,38 +7,62 @@ groups). Each stage leaves files in the plan's merge folder, written whole or no
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cytopave.engine.lazy import grouped
 from cytopave.engine.merge.links import LINK, scan
 from cytopave.engine.merge.paint import Painter
 from cytopave.engine.merge.resolve import Resolution, resolve
+from cytopave.engine.pipeline import Pipeline
 from cytopave.engine.scratch.archive import Archive, write_archive, write_array
 from cytopave.engine.scratch.tiles import OpenTiles
 from cytopave.engine.scratch.views import VIEW
 from cytopave.engine.seams import SeamCounter, SeamReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from cytopave.engine.omezarr.labels import WriteBlock
     from cytopave.engine.planning.plan import Plan
 
 
+MOST_THREADS = 8
+_PIXELS_AT_ONCE = 1 << 26
+"""Pixels that threads paint at once: each holds its block as tile labels, ids and compressed."""
+
+_IN_HAND = 3  # blocks that are painted or written at once by a thread
 _RESOLUTION = ("offsets", "final", "mode", "suspects")
 
 
-def scan_tiles(plan: Plan, tiles: Sequence[int]) -> int:
+def threads_for(cores: int, neighbours: int) -> int:
+    """Threads that a task may use: its share of the cores, where workers leave some idle.
+
+    Args:
+        cores: Those that the worker may run on.
+        neighbours: Tasks that run on its host at once.
+    """
+    return max(1, min(MOST_THREADS, cores // neighbours))
+
+
+def scan_tiles(plan: Plan, tiles: Sequence[int], *, threads: int = 1) -> int:
     """Find the links of a group of tiles with their later neighbours; returns their number.
 
     Raises:
         CorruptError: A tile's file is missing or damaged.
     """
-    opened = OpenTiles(plan.scratch)
-    links = scan(opened, plan.grid, tiles, plan.merge)
-    tables = [opened[i][1] for i in tiles]
+
+    def scanned(part: Sequence[int]) -> tuple[np.ndarray, list[np.ndarray]]:
+        opened = OpenTiles(plan.scratch)
+        return scan(opened, plan.grid, part, plan.merge), [opened[i][1] for i in part]
+
+    parts = _each_part(scanned, tiles, threads)
+    links = np.concatenate([found for found, _ in parts])
+    tables = [table for _, own in parts for table in own]
     members = {
         "tiles": np.asarray(tiles, np.int64),
         "counts": np.array([len(t) for t in tables], np.int64),
@@ -82,28 +106,54 @@ def load_resolution(folder: Path) -> Resolution:
     return Resolution(**arrays, n_objects=-1, n_joined=-1)
 
 
-def write_blocks(plan: Plan, blocks: Sequence[WriteBlock]) -> int:
+def write_blocks(plan: Plan, blocks: Sequence[WriteBlock], *, threads: int = 1) -> int:
     """Paint and write blocks of the label image; returns the number of pixels written.
 
     Raises:
         CorruptError: A tile's file is missing or damaged.
     """
     resolution = load_resolution(plan.merge_folder)
+    largest = max(block.box.size for block in blocks)
+    threads = min(threads, max(1, _PIXELS_AT_ONCE // (_IN_HAND * largest)))
+    seams = SeamCounter(plan.grid)
+    for counted in _each_part(lambda part: _written(plan, part, resolution), blocks, threads):
+        seams.join(counted.state())
+    write_archive(_path(plan, "planes", blocks), seams.state())
+    return sum(block.box.size for block in blocks)
+
+
+def _written(plan: Plan, blocks: Sequence[WriteBlock], resolution: Resolution) -> SeamCounter:
+    """Paint and write blocks, one after the other; returns what their seams look like."""
     painter = Painter(plan.scratch, plan.grid, resolution)
     seams = SeamCounter(plan.grid)
-    labels = np.empty(0, resolution.final.dtype)
-    for block in blocks:
-        if labels.shape != block.box.shape:  # else the memory of the last block will do
-            labels = np.empty(block.box.shape, resolution.final.dtype)
+
+    def paint(block: WriteBlock, _: None) -> np.ndarray:
+        labels = np.empty(block.box.shape, resolution.final.dtype)
         for tile in plan.grid.covering(block.time, block.box):
             core = painter.paint(tile.index)
             part = tile.core.intersect(block.box)
             labels[part.within(block.box)] = core[part.within(tile.core)]
-            if block.box.contains(tile.core.start):
+            # What ends where a tile is missing says nothing about the seams.
+            if block.box.contains(tile.core.start) and tile.index not in plan.scratch.left_out:
                 seams.add(tile, core)
-        plan.target.write(block, labels)
-    write_archive(_path(plan, "planes", blocks), seams.state())
-    return sum(block.box.size for block in blocks)
+        return labels
+
+    # While a block is painted, those before it are compressed and written.
+    pipeline = Pipeline(lambda _: None, paint, plan.target.write, bound=_IN_HAND)
+    with closing(pipeline.run(blocks)) as written:
+        for _, _, error in written:
+            if error is not None:
+                raise error
+    return seams
+
+
+def _each_part[T, R](work: Callable[[Sequence[T]], R], items: Sequence[T], threads: int) -> list[R]:
+    """Cut items into as many runs of neighbours as there are threads, and work on each in one."""
+    parts = grouped(items, threads)
+    if len(parts) == 1:
+        return [work(items)]
+    with ThreadPoolExecutor(len(parts)) as pool:
+        return list(pool.map(work, parts))
 
 
 def count_seams(plan: Plan, groups: Sequence[Sequence[WriteBlock]]) -> SeamReport:

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from cytopave.engine.cellpose_fast import dynamics, flow_error
+from cytopave.engine.boxes import Box
+from cytopave.engine.cellpose_fast import average, dynamics, flow_error, patches
 from cytopave.engine.cellpose_fast.objects import Objects
 
 
 def compare(device: str, *, side: int, steps: int) -> None:
-    """Follow noisy flows and spread heat on a device; torch on the CPU must give the same bits."""
+    """Follow flows and check objects on a device: the same bits as by torch on the CPU."""
     from cytopave.engine.cellpose_fast import kernels
 
     y, x = np.indices((side, side + 5))
@@ -24,6 +25,7 @@ def compare(device: str, *, side: int, steps: int) -> None:
     labels[(labels == 0) & ((y - 14) ** 2 + (x - 29) ** 2 <= 49)] = 2
     labels[25:29, 3:-5] = 3
     labels[26, 20:22] = 0
+    labels[30:, -1] = 4  # at the border
     flat = torch.from_numpy(labels).flatten()
     pixels = flat.nonzero().squeeze(1)
     start = torch.stack([pixels // labels.shape[1], pixels % labels.shape[1]])
@@ -31,17 +33,45 @@ def compare(device: str, *, side: int, steps: int) -> None:
     expected = dynamics._displace(flows, start, steps)
     assert torch.equal(kernels.displace(flows.to(device), start.to(device), steps).cpu(), expected)
 
-    heats = []
-    for where in ("cpu", device):
-        objects = Objects.of(pixels.to(where), flat[pixels].to(where) - 1, 3, labels.shape)
-        links = flow_error._links(objects)
-        heats.append(torch.zeros(len(pixels) + 1, dtype=torch.float64, device=where))
-        if len(heats) == 1:
-            flow_error._diffuse(heats[0], objects, links, torch.ones(3, dtype=torch.bool))
-        else:
-            kernels.diffuse(heats[1], objects, links)
-    assert torch.equal(heats[0], heats[1].cpu())
-    assert heats[0][:-1].min() > 0
+    objects, there = (
+        Objects.of(pixels.to(where), flat[pixels].to(where) - 1, 4, labels.shape)
+        for where in ("cpu", device)
+    )
+    sums = kernels.error_sums(
+        flows.to(device), there, scale=flow_error._SCALE, worst=flow_error._WORST
+    )
+    expected = flow_error._sums(flows, objects)
+    assert torch.equal(sums.cpu(), expected)
+    assert expected.min() > 0
+    largest, kernels.LARGEST = kernels.LARGEST, 150  # one is larger
+    try:
+        assert torch.equal(flow_error._on_cuda(flows.to(device), there).cpu(), expected)
+    finally:
+        kernels.LARGEST = largest
+
+
+def compare_average(device: str, window: tuple[Box, tuple[int, int], float]) -> None:
+    """Add up noisy patches on a device; torch on the CPU must give the same bits."""
+    from cytopave.engine.cellpose_fast import kernels
+
+    box, shape, rescale = window
+    axes = [patches.axis(n, rescale) for n in shape]
+    spans = [axis.span(a, b) for axis, a, b in zip(axes, box.start, box.stop, strict=True)]
+    count = len(spans[0].patches) * len(spans[1].patches)
+    random = torch.Generator().manual_seed(count)
+    for dtype in (torch.float32, torch.bfloat16):
+        maps = torch.randn((count, 3, 256, 256), generator=random).to(dtype)
+        taper = torch.from_numpy(patches.taper())
+        sums = kernels.add_patches(maps.to(device), taper.to(device), axes, spans)
+        assert torch.equal(sums.cpu(), average._sum(list(maps), taper, axes, spans))
+
+
+WINDOWS = [
+    (Box((0, 0), (3, 5)), (3, 5), 1.0),
+    (Box((205, 401), (213, 700)), (451, 900), 1.0),
+    (Box((174, 10), (182, 310)), (300, 440), 30 / 22),
+    (Box((242, 150), (250, 250)), (430, 430), 1.0),  # three patches overlap along each axis
+]
 
 
 def compare_block(device: str, dtype: torch.dtype, *, width: int, side: int) -> None:
@@ -80,6 +110,8 @@ def test_the_kernels_give_the_same_bits_as_torch() -> None:
 @pytest.mark.gpu
 def test_the_compiled_kernels_give_the_same_bits_as_torch() -> None:
     compare("cuda", side=400, steps=200)
+    for window in WINDOWS:
+        compare_average("cuda", window)
 
 
 @pytest.mark.gpu
@@ -91,4 +123,6 @@ def test_a_fused_block_is_the_block(dtype: torch.dtype) -> None:
 
 if __name__ == "__main__":
     compare("cpu", side=40, steps=30)
+    for window in WINDOWS:
+        compare_average("cpu", window)
     compare_block("cpu", torch.float32, width=32, side=16)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from skimage.measure import regionprops_table
 
+from cytopave.engine import samples
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import LabelError
 from cytopave.engine.tables.columns import Schema
@@ -20,7 +21,7 @@ from cytopave.engine.tables.combine import combine
 from cytopave.engine.tables.moments import measure_block, row_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 SAME = ("label", "num_pixels", "area", "equivalent_diameter_area", "axis_major_length",
         "axis_minor_length", "eccentricity", "centroid", "bbox", "intensity_mean",
@@ -119,6 +120,14 @@ def test_blocks_equal_the_whole(world: str, dtype: str) -> None:
     pixels = rng.uniform(0, high, (2, *labels.shape)).astype(dtype)
     step = (7, 32, 32)[-labels.ndim :]
     check(labels, pixels, step, scale=(2.0, 0.5, 0.25)[-labels.ndim :])
+
+
+@pytest.mark.parametrize("field", [samples.dsb2018, samples.stack3d])
+def test_real_labels(field: Callable[[], samples.Field]) -> None:
+    """Nuclei outlined by people, most of which lie in many blocks."""
+    real = field()
+    labels, pixels = real.masks.astype(np.int32), real.image[None]
+    check(labels, pixels, (5, 13, 11)[-labels.ndim :], scale=(2.0, 0.7, 0.3)[-labels.ndim :])
 
 
 def test_one_block_and_blocks_of_single_pixels() -> None:
