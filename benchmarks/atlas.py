@@ -27,27 +27,36 @@ import psutil
 from tables import machine, print_table
 
 GENES, CLUSTERS, ROWS = 2000, 12, 20_000
+DISTINCT = 10  # blocks; then the cells come again: drawing takes longer than the analysis
 TOP, COMPONENTS = 500, 30
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("what", choices=("agreement", "scale", "in-memory"))
+    parser.add_argument("what", choices=("agreement", "scale", "in-memory", "simulate"))
     parser.add_argument("--cells", type=int, default=None)
+    parser.add_argument("--alone", action="store_true", help="without scanpy in memory")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str(args.folder / "prefect"))
     os.environ |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
     cells = args.cells or (100_000 if args.what == "agreement" else 1_000_000)
     store = args.folder / f"atlas-{cells}.zarr"
-    if not store.exists():
+    if args.what == "simulate":
         simulate(store, cells)
+        return
+    if not store.exists():  # in a process of its own, whose memory does not count
+        command = [sys.executable, __file__, str(args.folder), "simulate", "--cells", str(cells)]
+        subprocess.run(command, check=True)
     if args.what == "in-memory":
         print(json.dumps(in_memory(store)))
         return
     print(machine(), flush=True)
-    (agreement if args.what == "agreement" else scale)(args.folder, store)
+    if args.what == "agreement":
+        agreement(args.folder, store)
+    else:
+        scale(args.folder, store, alone=args.alone)
 
 
 def simulate(store: Path, cells: int) -> None:
@@ -63,7 +72,7 @@ def simulate(store: Path, cells: int) -> None:
     for profile in profiles:
         chosen = rng.choice(GENES, GENES // 20, replace=False)
         profile[chosen] = profile[chosen] * 4 + 0.3
-    truth = rng.integers(0, CLUSTERS, cells)
+    truth = np.resize(rng.integers(0, CLUSTERS, DISTINCT * ROWS), cells)
     part = store.with_suffix(".part")
     obs = pd.DataFrame({"truth": pd.Categorical(truth.astype(str))})
     obs.index = obs.index.astype(str)
@@ -79,19 +88,25 @@ def simulate(store: Path, cells: int) -> None:
         arrays[name] = group.create_array(name, shape=(0,), chunks=(1 << 20,), dtype=dtype)
         arrays[name].attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
     ends = [np.zeros(1, np.int64)]
-    for start in range(0, cells, ROWS):
+    blocks: list[Any] = []
+    for number, start in enumerate(range(0, cells, ROWS)):
         rows = slice(start, min(start + ROWS, cells))
-        depth = rng.lognormal(0, 0.25, rows.stop - start)
-        counts = rng.poisson(profiles[truth[rows]] * depth[:, None])
-        block = sparse.csr_matrix(counts.astype(np.float32))
+        if number < DISTINCT:
+            depth = rng.lognormal(0, 0.25, rows.stop - start)
+            counts = rng.poisson(profiles[truth[rows]] * depth[:, None])
+            blocks.append(sparse.csr_matrix(counts.astype(np.float32)))
+        block = blocks[number % DISTINCT][: rows.stop - start]
         total = int(ends[-1][-1])
         for name, values in (("data", block.data), ("indices", block.indices)):
             arrays[name].resize((total + block.nnz,))
             arrays[name][total:] = values
         ends.append(total + block.indptr[1:].astype(np.int64))
     del group["indptr"]
-    rows_ = group.create_array("indptr", data=np.concatenate(ends), chunks=(1 << 20,))
+    rows_ = group.create_array(
+        "indptr", data=np.concatenate(ends).astype(np.int32), chunks=(1 << 20,)
+    )
     rows_.attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
+    zarr.consolidate_metadata(str(part))
     part.rename(store)
 
 
@@ -205,7 +220,7 @@ class Memory:
                 self.peaks[process.pid] = (peak, kind)
 
 
-def scale(folder: Path, store: Path) -> None:
+def scale(folder: Path, store: Path, *, alone: bool) -> None:
     from cytopave.engine.atlas.store import open_atlas
 
     atlas = open_atlas(store)
@@ -220,16 +235,22 @@ def scale(folder: Path, store: Path) -> None:
     figures = {f"peak of a process, {k}": f"{max(v) / 1e9:.2f} GB" for k, v in peaks.items()}
     figures["metrics to components"] = f"{seconds:.1f} s"
     figures["cells a second"] = f"{atlas.n_cells / seconds:.0f}"
+    if not alone:
+        figures |= beside(folder, atlas.n_cells)
+    print_table(f"{atlas.n_cells} cells", [{"": n, "figure": v} for n, v in figures.items()])
+
+
+def beside(folder: Path, cells: int) -> dict[str, str]:
+    """The same by scanpy in memory."""
+    command = [sys.executable, __file__, str(folder), "in-memory", "--cells", str(cells)]
     with Memory() as memory:
-        command = [sys.executable, __file__, str(folder), "in-memory", "--cells"]
-        done = subprocess.run(
-            [*command, str(atlas.n_cells)], check=True, capture_output=True, text=True
-        )
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
     theirs = json.loads(done.stdout.splitlines()[-1])["all"]
     peak = max(rss for rss, _ in memory.peaks.values())
-    figures["scanpy in memory, one process"] = f"{theirs:.1f} s, {peak / 1e9:.2f} GB"
-    figures["its cells a second"] = f"{atlas.n_cells / theirs:.0f}"
-    print_table(f"{atlas.n_cells} cells", [{"": n, "figure": v} for n, v in figures.items()])
+    return {
+        "scanpy in memory, one process": f"{theirs:.1f} s, {peak / 1e9:.2f} GB",
+        "its cells a second": f"{cells / theirs:.0f}",
+    }
 
 
 if __name__ == "__main__":

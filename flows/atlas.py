@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from distributed import KilledWorker
 from prefect import get_run_logger
 from prefect.runtime import flow_run
-from pydantic import Field
+from pydantic import PositiveInt
 
 from cytopave.engine.atlas.parameters import Counts, Profile
 from cytopave.engine.atlas.plan import IN_MEMORY, AtlasPlan
@@ -20,7 +20,7 @@ from cytopave.engine.settings import load_settings
 from cytopave.tasks.atlas.plan import forget, plan_atlas
 from cytopave.tasks.atlas.report import show_atlas
 from cytopave.tasks.atlas.task import is_done, step_task
-from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.embedded import embedded_flow, untagged
 from cytopave.tasks.progress import progress
 from cytopave.tasks.runner import check_no_default_client, datasets, make_runner
 from cytopave.tasks.stages import Clock
@@ -42,52 +42,50 @@ def _run_name() -> str:
     validate_parameters=True,
 )
 def preprocess_atlas(
-    store: Annotated[
-        str, Field(description="AnnData on Zarr, X by rows: a path or URL; or a table of a store.")
-    ],
+    store: str,
     *,
-    output: Annotated[
-        str | None,
-        Field(description="Path of the new store; None: intensities come back into their table."),
-    ] = None,
-    profile: Annotated[Profile, Field(description="What is in X, and every step.")] = Counts(),  # noqa: B008
-    overwrite: Annotated[bool, Field(description="Replace what is there.")] = False,
-    provider: Annotated[
-        Literal["auto", "scanpy", "rapids"],
-        Field(description="auto: rapids where the workers have it and a GPU."),
-    ] = "auto",
-    cluster: Annotated[
-        str, Field(description="auto, cpu, nvlink, capacity, tcp://..., or a saved block's name.")
-    ] = "auto",
-    workers: Annotated[int | None, Field(description="Number of workers.", ge=1)] = None,
-    block_rows: Annotated[
-        int | None, Field(description="Cells in a block; None: by their number of values.", ge=1)
-    ] = None,
-    unique_names: Annotated[
-        bool, Field(description="Number names of cells or genes that come twice.")
-    ] = False,
-    scratch: Annotated[
-        str | None, Field(description="Folder for the steps' results that all workers share.")
-    ] = None,
-    keep_scratch: Annotated[bool, Field(description="Keep the steps' results.")] = False,
+    output: str | None = None,
+    profile: Profile = Counts(),  # noqa: B008
+    overwrite: bool = False,
+    provider: Literal["auto", "scanpy", "rapids"] = "auto",
+    cluster: str = "auto",
+    workers: PositiveInt | None = None,
+    block_rows: PositiveInt | None = None,
+    unique_names: bool = False,
+    scratch: str | None = None,
+    keep_scratch: bool = False,
 ) -> AtlasReport:
     """Analyse a matrix of cells of any size.
 
     Run again with the same parameters after a failure: it continues at the step that failed. With
     ``keep_scratch``, so does a run of other parameters, at the first step that they change.
 
+    Args:
+        store: AnnData on Zarr, X by rows: a path or URL; or a table of a store.
+        output: Path of the new store; None: intensities come back into their table.
+        profile: What is in X, and every step.
+        overwrite: Replace what is there.
+        provider: Who does it; auto: rapids where the workers have it and a GPU.
+        cluster: auto, cpu, nvlink, capacity, tcp://..., or a saved block's name.
+        workers: Number of workers.
+        block_rows: Cells in a block; None: by their number of values.
+        unique_names: Number names of cells or genes that come twice.
+        scratch: Folder for the steps' results that all workers share.
+        keep_scratch: Keep the steps' results.
+
     Raises:
         UserError: The request cannot be carried out.
         CorruptError: A chunk of the store is truncated or damaged.
     """
     check_no_default_client(cluster)
-    check_request(store, output=output, overwrite=overwrite, profile=profile)
+    found, target = check_request(store, output=output, overwrite=overwrite, profile=profile)
     clock = Clock()
-    folder = Path(scratch) if scratch else load_settings().scratch
-    with clock.stage("plan"):
+    chosen = Path(scratch) if scratch else load_settings().scratch
+    folder = chosen.expanduser().absolute() if chosen else None
+    with clock.stage("plan"), untagged():
         path = plan_atlas.submit(
-            store,
-            output=output,
+            found.url,  # absolute: workers may be in another folder
+            output=str(target.path),
             overwrite=overwrite,
             profile=profile,
             provider=provider,
@@ -96,7 +94,11 @@ def preprocess_atlas(
             scratch=folder,
         ).result()
     plan = AtlasPlan.load(path)
-    with occupied(plan.root, remove=not keep_scratch), claimed(plan.root, plan.target.path):
+    with (
+        occupied(plan.root, remove=not keep_scratch),
+        claimed(plan.root, plan.target.path),
+        untagged(),
+    ):
         plan.save()  # whoever used the folder before may have deleted it
         facts, reused = _take_steps(plan, path, clock)
     report = AtlasReport.of(plan, facts, reused, clock.stages)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import zarr
 from pydantic import BaseModel, ConfigDict
 
 from cytopave.engine.errors import OutputError
@@ -63,7 +64,10 @@ class AtlasTarget(BaseModel):
             )
 
     def refresh(self) -> None:
-        """Add new columns to the consolidated metadata of the store that holds the table."""
+        """Add new columns to consolidated metadata: the table's own, and its store's."""
+        own = _at(self.path).read_json("zarr.json") or {}
+        if own.get("consolidated_metadata") or (self.path / ".zmetadata").exists():
+            zarr.consolidate_metadata(str(self.path))
         if self.path.parent.name == "tables":
             publish.refresh_consolidated(_at(self.path.parent.parent), "tables", self.path.name)
 

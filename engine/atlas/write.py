@@ -79,8 +79,9 @@ def create_csr(folder: Path, ends: np.ndarray, n_genes: int) -> None:
     """
     group = zarr.open_group(str(folder), mode="w", zarr_format=3)
     group.attrs.update({**_CSR, "shape": [len(ends) - 1, n_genes]})
+    # One type for both: scipy, which readers in memory use, cannot work with two.
     wide = np.int64 if ends[-1] > np.iinfo(np.int32).max else np.int32
-    for name, dtype in (("data", np.float32), ("indices", np.int32)):
+    for name, dtype in (("data", np.float32), ("indices", wide)):
         array = group.create_array(name, shape=(int(ends[-1]),), chunks=(VALUES,), dtype=dtype)
         array.attrs.update(_ARRAY)
     rows = group.create_array("indptr", shape=ends.shape, chunks=(VALUES,), dtype=wide)

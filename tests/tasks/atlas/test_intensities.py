@@ -65,6 +65,16 @@ def test_results_come_back_as_columns_of_the_table(
     assert changed == ({"obs/.zattrs"} if zarr_format == 2 else {"obs/zarr.json"})
 
 
+def test_a_store_with_consolidated_metadata_shows_the_new_columns(
+    tmp_path: Path, client: distributed.Client
+) -> None:
+    path = tmp_path / "table.zarr"
+    make_table(tmp_path / "image.zarr").adata.write_zarr(path)
+    assert "consolidated_metadata" in (path / "zarr.json").read_text()
+    take_steps(client, path, PROFILE, output=None)
+    assert anndata.read_zarr(path).obs["leiden"].nunique() == 2
+
+
 def test_columns_that_are_there_are_replaced_only_when_asked(
     tmp_path: Path, client: distributed.Client
 ) -> None:
