@@ -5,9 +5,11 @@ UV_VERSION := 0.13.9
 RUN := .venv/bin/
 # One file an environment; DEV is the one that .venv holds.
 DEV := requirements/dev.txt
-SOURCES := $(wildcard flows tasks engine engine/* blocks deployments deployments/*)
+SOURCES := $(wildcard flows tasks tasks/* engine engine/* engine/atlas/* blocks deployments deployments/*)
+# What needs the extra atlas (0.4 GB) is tested in an environment of its own.
+ATLAS_TESTS := tests/engine/atlas tests/tasks/atlas tests/integration/test_atlas.py
 
-.PHONY: install demo test test-fast lint types peers locks package clean
+.PHONY: install demo test test-fast lint types atlas peers readers locks package clean
 
 install: .venv/.installed
 
@@ -26,8 +28,17 @@ $(UV):
 demo: install
 	$(RUN)cytopave demo
 
-test: install
+test: install atlas
 	$(RUN)pytest
+	.venv-atlas/bin/pytest $(ATLAS_TESTS)
+
+atlas: .venv-atlas/.installed
+
+.venv-atlas/.installed: requirements/atlas.txt .venv/.installed
+	$(UV) venv --quiet --allow-existing --python 3.12 .venv-atlas
+	$(UV) pip sync --quiet --compile-bytecode --python .venv-atlas --require-hashes requirements/atlas.txt
+	$(UV) pip install --quiet --python .venv-atlas --no-deps -e .
+	touch $@
 
 lint: install
 	$(RUN)ruff check .
@@ -38,20 +49,31 @@ types: install
 	$(RUN)mypy
 	$(RUN)mypy tests benchmarks
 
-COMPILE := $(UV) pip compile --quiet --python-version 3.12 --generate-hashes --no-emit-index-url --no-header --constraint requirements/constraints.in pyproject.toml
+LOCK := $(UV) pip compile --quiet --python-version 3.12 --generate-hashes --no-emit-index-url --no-header
+COMPILE := $(LOCK) --constraint requirements/constraints.in pyproject.toml
 
 # The tools that benchmarks run beside ours: GPL-3.0 among them, so in an environment of their own.
 peers: $(UV)
 	$(UV) venv --quiet --allow-existing --python 3.12 .venv-peers
 	$(UV) pip sync --quiet --compile-bytecode --python .venv-peers --require-hashes requirements/peers.txt
 
+# Other projects' readers of the stores that are written: tests/integration/test_readers.py.
+readers: .venv-readers/.installed
+
+.venv-readers/.installed: $(UV) requirements/readers.txt
+	$(UV) venv --quiet --allow-existing --python 3.12 .venv-readers
+	$(UV) pip sync --quiet --python .venv-readers --require-hashes requirements/readers.txt
+	touch $@
+
 locks: $(UV)
-	$(COMPILE) --universal --extra cellpose --group dev -o requirements/dev.txt
+	$(COMPILE) --universal --extra cellpose --extra slurm --extra kubernetes --group dev -o requirements/dev.txt
 	$(COMPILE) --universal --extra cellpose3 --group dev -o requirements/cellpose3.txt
-	$(COMPILE) --universal --extra cellpose --extra atlas --extra stardist --extra convert --extra slurm --extra kubernetes --extra s3 -o requirements/cpu.txt
-	$(COMPILE) --python-platform x86_64-manylinux_2_28 --extra cellpose --extra cuda13 --extra atlas-cuda13 -o requirements/cuda13.txt
-	$(COMPILE) --python-platform x86_64-manylinux_2_28 --extra cellpose --extra cuda12 -o requirements/cuda12.txt
+	$(COMPILE) --universal --extra atlas --group dev -o requirements/atlas.txt
+	$(COMPILE) --universal --extra cellpose --extra atlas --extra stardist --extra convert --extra parquet --extra slurm --extra kubernetes --extra s3 -o requirements/cpu.txt
+	$(COMPILE) --python-platform x86_64-manylinux_2_28 --extra cellpose --extra cuda13 --extra atlas-cuda13 --extra slurm --extra kubernetes --extra s3 -o requirements/cuda13.txt
+	$(COMPILE) --python-platform x86_64-manylinux_2_28 --extra cellpose --extra cuda12 --extra slurm --extra kubernetes --extra s3 -o requirements/cuda12.txt
 	$(COMPILE) --universal --group peers -o requirements/peers.txt
+	$(LOCK) --universal --group readers -o requirements/readers.txt
 
 clean:
-	rm -rf .venv .venv-peers .uv build *.egg-info
+	rm -rf .venv .venv-atlas .venv-peers .venv-readers .uv build *.egg-info

@@ -158,6 +158,7 @@ def _flow(folder: Path, name: str, tile: str, halo: str, cluster: str) -> dict[s
         overwrite=True,
         cluster=cluster,
         workers=1,
+        measure=False,  # nobody else does
     )
     seconds, seconds_in_all = time.perf_counter() - since, time.perf_counter() - _BEGUN
     labels = np.asarray(open_labels(output, "cells").levels[0][...])

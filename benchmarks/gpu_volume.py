@@ -215,7 +215,7 @@ def _stages(evaluator: VolumeEvaluator, image: np.ndarray, place: Place) -> dict
 
     evaluator._mark = mark
     evaluator(image, place, RECIPE)
-    evaluator.answers.kept.clear()
+    evaluator._kept.clear()
     stages.clear()
     done = evaluator.evaluated
     if GPU.type == "cuda":

@@ -11,6 +11,7 @@ is the final label image: each object of the undivided image with what became of
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ from agreement import agreement
 
 from cytopave.engine import samples
 from cytopave.engine.merge import Merge, paint, resolve, scan
+from cytopave.engine.score import average_precision
 from cytopave.engine.scratch.tiles import OpenTiles, Scratch
 from cytopave.engine.segmenters import Cellpose, cellpose_weights
 from cytopave.engine.segmenters.checks import checked
@@ -45,11 +47,10 @@ type Cut = tuple[tuple[int, ...], tuple[int, ...]]
 
 STACK_CUTS: tuple[Cut, ...] = (
     ((60, 128, 128), (0, 48, 48)),
-    ((60, 100, 256), (0, 48, 0)),
     ((30, 256, 256), (24, 0, 0)),
     ((30, 128, 128), (24, 48, 48)),
 )
-"""Along Y and X, and along Z; nuclei are about 50 pixels wide and 30 planes high."""
+"""Along Y and X, along Z, and along all; nuclei are about 50 pixels wide and 30 planes high."""
 
 
 def main() -> None:
@@ -57,7 +58,7 @@ def main() -> None:
     options = _options()
     if options.volume:
         image, cuts = samples.nuclei3d().image, STACK_CUTS
-        resolved = {path: stack_segmenter(path) for path in ("stock", "fast")}
+        resolved = {path: stack_segmenter(path) for path in ("fast", "stock")}
     else:
         fields = samples.nuclei_fields("held-out")
         image, _ = samples.mosaic(fields, options.fields, options.fields)
@@ -66,9 +67,10 @@ def main() -> None:
     lines = [f"{' x '.join(map(str, image.shape))} pixels", "", _line(COLUMNS)]
     lines.append(_line(["---"] * len(COLUMNS)))
     print("\n".join(lines), flush=True)
+    untiled: dict[str, np.ndarray] = {}
     for path, segmenter in resolved.items():
         since = time.process_time()
-        whole = segmenter.load()(image)
+        whole = untiled[path] = segmenter.load()(image)
         print(f"{path}, untiled: {time.process_time() - since:.0f} CPU s", flush=True)
         for cut in cuts:
             since = time.process_time()
@@ -77,6 +79,15 @@ def main() -> None:
             print(f"{row}  {time.process_time() - since:.0f} CPU s", flush=True)
             if options.out:
                 Path(options.out).write_text("\n".join(lines) + "\n")
+    if options.volume:
+        _compare(untiled | {"truth": samples.nuclei3d().masks})
+
+
+def _compare(found: dict[str, np.ndarray]) -> None:
+    """Print how well label images of the undivided stack agree with each other."""
+    for a, b in itertools.combinations(found, 2):
+        scores = [average_precision(found[b], found[a], threshold=t) for t in (0.5, 0.75, 0.9)]
+        print(f"{a}, {b}: AP at 0.5, 0.75, 0.9 = {', '.join(f'{s:.4f}' for s in scores)}")
 
 
 def _options() -> argparse.Namespace:
@@ -91,7 +102,8 @@ def _options() -> argparse.Namespace:
 
 def stack_segmenter(path: str) -> Cellpose:
     """Resolved for `samples.nuclei3d`: a range that leaves out what glows between the nuclei."""
-    volume = {"do_3D": True, "diameter": 60.0, "intensity": ((6500.0, 25000.0),), "niter": 400}
+    volume = {"do_3D": True, "diameter": 50.0, "intensity": ((6500.0, 25000.0),), "niter": 333}
+    volume["min_size"] = 2000  # a twentieth of a nucleus
     return _segmenter(path).model_copy(update=volume)
 
 

@@ -131,6 +131,7 @@ def made_up_plan(side: int) -> Plan:
         source=None,
     )
     return Plan(
+        fingerprint="",
         digest="0" * 64,
         image=image,
         channels=(),

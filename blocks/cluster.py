@@ -7,12 +7,18 @@ process that it starts.
 from __future__ import annotations
 
 import importlib
-import re
+import importlib.util
+import uuid
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from prefect.blocks.core import Block
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
+from cytopave.blocks import arguments, slurm
+from cytopave.blocks.cluster_checks import GPU_OPTIONS, check_cluster
+from cytopave.blocks.kubernetes import Kubernetes, give_up
+from cytopave.blocks.saved import load_saved
+from cytopave.blocks.slurm import Slurm
 from cytopave.engine.errors import ClusterError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -20,44 +26,34 @@ if TYPE_CHECKING:
 
 Preset = Literal["auto", "cpu", "nvlink", "capacity"]
 PRESETS: Final[tuple[str, ...]] = get_args(Preset)
-_ADDRESS = re.compile(r"(tcp|tls|ucx)://[^\s/]+:\d+/?|wss?://[^\s/]+\S*")
+Library = Literal["torch", "cupy"]
+"""What computes on the GPUs, and so takes their memory: segmentation is torch's."""
+_LOCAL, _CUDA = "distributed.LocalCluster", "dask_cuda.LocalCUDACluster"
 
-# The two presets of the design seeds. UCX cannot move managed memory between cards, so it is one
-# or the other. Half of a card is left to torch, which does not take from the pool.
-_GPU_OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "auto": {},
-    "nvlink": {
-        "protocol": "ucx",
-        "rmm_pool_size": 0.5,
-        "rmm_allocator_external_lib_list": ["cupy"],
-    },
-    "capacity": {"protocol": "tcp", "rmm_managed_memory": True},
-}
+_POOL: Final = 0.5
+"""Share of a card that the preset nvlink gives to RMM, for work that takes its memory there."""
 
-GIL_REASON: Final = (
-    "a task that holds Python's global lock (as every segmentation does) then keeps the worker "
-    "from answering the scheduler, which gives it up for dead and loses its results"
-)
 _WORKER_BYTES = 2 * 2**30
 """Host memory a CPU worker should have: torch, a model and a tile."""
 
 
 class Cluster(Block):
-    """Dask workers for cytopave: started here for one run, or an existing scheduler's.
+    """Dask workers for cytopave: started for one run, or an existing scheduler's.
 
     Every worker is a process of its own with one thread, so that it works on one tile at a time.
     """
 
     _block_type_name = "cytopave cluster"
     _block_type_slug = "cytopave-cluster"
+    _description = "Where tiles are worked on: this machine, a scheduler, SLURM or Kubernetes."
 
     model_config = ConfigDict(extra="forbid")
 
     preset: Preset = Field(
         default="auto",
-        description="auto: one worker a GPU where there is one, else one a CPU core. cpu: CPU "
-        "cores only. nvlink: UCX and an RMM pool, fast between GPUs. capacity: managed memory, "
-        "for data larger than the GPUs.",
+        description="Workers on this machine. auto: one a GPU where there is one, else one a CPU "
+        "core. cpu: CPU cores only. nvlink: UCX, fast between GPUs, with an RMM pool for work on "
+        "arrays. capacity: managed memory, for data larger than the GPUs.",
     )
     workers: PositiveInt | None = Field(
         default=None,
@@ -68,41 +64,72 @@ class Cluster(Block):
         description="Host memory of one worker: '8GiB', bytes, or a fraction such as 0.25. "
         "Shared out evenly where not set.",
     )
+    gpus: str | None = Field(
+        default=None,
+        pattern=r"^\s*(\d+|(GPU|MIG)-[\w-]+)(\s*,\s*(\d+|(GPU|MIG)-[\w-]+))*\s*$",
+        description="GPUs of this machine to use, by number or UUID, such as 0,1; all that are "
+        "granted where not set.",
+    )
+    rmm_pool_size: PositiveInt | PositiveFloat | str | None = Field(
+        default=None,
+        description="RMM's pool on each GPU: '40GiB', bytes, or a fraction such as 0.5. For work "
+        "on arrays; refused for segmentation, whose memory is PyTorch's.",
+    )
     address: str | None = Field(
         default=None, description="An existing scheduler, such as tcp://10.0.0.5:8786."
     )
+    slurm: Slurm | None = Field(default=None, description="Workers that are jobs of SLURM.")
+    kubernetes: Kubernetes | None = Field(
+        default=None, description="Workers that are pods of Kubernetes."
+    )
     cluster_class: str | None = Field(
         default=None,
-        description="Another cluster to start, such as dask_jobqueue.SLURMCluster.",
+        description="Another cluster to start, such as dask_jobqueue.PBSCluster.",
+    )
+    gpu_workers: bool = Field(
+        default=False,
+        description="Workers elsewhere have one GPU each. Jobs and pods then ask for one, and "
+        "plans that are made without seeing the workers assume one.",
     )
     cluster_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Further arguments for the cluster that is started."
     )
+    wait_seconds: PositiveFloat | None = Field(
+        default=None,
+        description="Longest wait for the first worker: as long as jobs may queue. "
+        "CYTOPAVE_WORKER_TIMEOUT_SECONDS where not set.",
+    )
 
     @model_validator(mode="after")
     def _can_serve(self) -> Cluster:
-        _check_one_source(self)
-        _check_units({"memory_limit": self.memory_limit, **self.cluster_kwargs})
-        _check_processes(self.cluster_kwargs, own=self.cluster_class is None)
-        options = {**_GPU_OPTIONS.get(self.preset, {}), **self.cluster_kwargs}
-        if str(options.get("protocol") or "").startswith("ucx") and options.get(
-            "rmm_managed_memory"
-        ):
-            raise ValueError(
-                "UCX cannot move managed memory between GPUs: use the preset 'capacity' (TCP with "
-                "managed memory) or the preset 'nvlink' (UCX without it)"
-            )
+        check_cluster(self)
         return self
 
-    def recipe(self, *, gpu: bool) -> tuple[str, dict[str, Any]]:
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the workers are on other hosts, as far as anybody knows."""
+        return bool(self.address or self.slurm or self.kubernetes or self.cluster_class)
+
+    @property
+    def has_gpus(self) -> bool | None:
+        """Whether the workers have GPUs; None where that is seen when they are there."""
+        if self.gpu_workers or self.preset in ("nvlink", "capacity"):
+            return True
+        return False if self.slurm or self.kubernetes or self.preset == "cpu" else None
+
+    def recipe(self, *, gpu: bool, library: Library = "torch") -> tuple[str, dict[str, Any]]:
         """What ``start`` calls: the cluster's class by name, and its arguments.
 
         Args:
             gpu: Whether a GPU is visible where the cluster starts, and wanted.
+            library: What will compute on the GPUs.
 
         Raises:
-            ClusterError: The preset needs a GPU and there is none.
+            ClusterError: The cluster asked for cannot be had here, or not for this library.
+            MissingExtraError: A package is needed to say what is started.
         """
+        if self.slurm is not None or self.kubernetes is not None:
+            return self._scheduled()
         options: dict[str, Any] = {}
         if self.workers is not None:
             options["n_workers"] = self.workers
@@ -111,43 +138,111 @@ class Cluster(Block):
         if self.cluster_class is not None:
             return self.cluster_class, options | self.cluster_kwargs
         options |= {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
-        if self.preset in ("nvlink", "capacity") and not gpu:
+        if self.preset == "cpu" or not gpu:
+            self._check_cpu()
+            options = {"n_workers": cpu_workers(), "processes": True} | options
+            # Not even a method that looks for a GPU by itself shall find one.
+            hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.preset == "cpu" else {}
+            env = {"env": {**hidden, **self.cluster_kwargs.get("env", {})}} if hidden else {}
+            return _LOCAL, options | self.cluster_kwargs | env
+        if self.gpus is not None:
+            options["CUDA_VISIBLE_DEVICES"] = self.gpus.replace(" ", "")
+        options |= GPU_OPTIONS[self.preset] | self._pool(library)
+        return _CUDA, options | self.cluster_kwargs
+
+    def _scheduled(self) -> tuple[str, dict[str, Any]]:
+        """The recipe of workers that SLURM or Kubernetes starts."""
+        assert self.workers is not None
+        if self.slurm is not None:
+            name, options = self.slurm.recipe(gpu=self.gpu_workers)
+            options["n_workers"] = self.workers
+        else:
+            assert self.kubernetes is not None
+            resource = f"cytopave-{uuid.uuid4().hex[:8]}"
+            name, options = self.kubernetes.recipe(
+                name=resource, workers=self.workers, gpu=self.gpu_workers
+            )
+        return name, options | self.cluster_kwargs
+
+    def _pool(self, library: Library) -> dict[str, Any]:
+        if library == "torch":
+            if self.rmm_pool_size is not None:
+                raise ClusterError(
+                    f"an RMM pool (rmm_pool_size={self.rmm_pool_size!r}) takes memory of the GPU "
+                    "that PyTorch, which segments, then cannot have: leave rmm_pool_size out of "
+                    "clusters that segment"
+                )
+            return {}
+        size = self.rmm_pool_size or (_POOL if self.preset == "nvlink" else None)
+        served = size is not None or self.preset == "capacity"
+        pool = {"rmm_pool_size": size} if size is not None else {}
+        return pool | ({"rmm_allocator_external_lib_list": ["cupy"]} if served else {})
+
+    def _check_cpu(self) -> None:
+        if self.preset in ("nvlink", "capacity"):
             raise ClusterError(
                 f"the cluster preset '{self.preset}' needs an NVIDIA GPU and none is visible "
                 "here: use 'cpu', or the address of a scheduler whose workers have GPUs"
             )
-        if self.preset == "cpu" or not gpu:
-            options = {"n_workers": cpu_workers(), "processes": True} | options
-            return "distributed.LocalCluster", options | self.cluster_kwargs
-        options |= _GPU_OPTIONS[self.preset]
-        return "dask_cuda.LocalCUDACluster", options | self.cluster_kwargs
+        asked = [
+            *(["gpus"] if self.gpus else []),
+            *(["rmm_pool_size"] if self.rmm_pool_size else []),
+        ]
+        asked += sorted(self.cluster_kwargs.keys() & arguments.GPU_ARGUMENTS)
+        if asked:
+            raise ClusterError(
+                f"{asked[0]} is for workers with GPUs, and this cluster gets workers on CPU cores: "
+                f"leave {asked[0]} out, or run where a GPU is visible"
+            )
 
-    def start(self, *, gpu: bool) -> Any:
+    def start(self, *, gpu: bool, library: Library = "torch") -> Any:
         """Start the cluster; the caller closes it (it is a context manager).
 
         Args:
             gpu: Whether a GPU is visible here, and wanted.
+            library: What will compute on the GPUs.
 
         Raises:
             ClusterError: It did not start.
             MissingExtraError: The package of its class is not installed.
         """
-        name, options = self.recipe(gpu=gpu)
+        name, options = self.recipe(gpu=gpu, library=library)
         factory = _import(name)
+        if str(options.get("protocol")).startswith("ucx"):
+            _check_ucx()
         try:
-            return factory(**options)
-        except (OSError, RuntimeError, TypeError, ValueError) as error:
+            return factory(**options) if self.slurm is None else slurm.start(factory, options)
+        except ClusterError:
+            raise
+        except Exception as error:
+            if self.kubernetes is not None:
+                give_up(factory)
             cause = _root(error)
-            remedy = (
-                # Whatever a worker process died of was told on stderr, not to us.
+            what = "" if self.slurm or self.kubernetes else f" with {options}"
+            raise ClusterError(
+                f"{name} did not start{what} ({_line(cause)}): {self._remedy(cause)}"
+            ) from error
+
+    def _remedy(self, cause: BaseException) -> str:
+        if "Nanny failed" in str(cause):
+            # Whatever a worker process died of was told on stderr, not to us.
+            return (
                 "its worker processes end at once; if this is a script, call the flow under "
                 '`if __name__ == "__main__":`, because they import it too'
-                if "Nanny failed" in str(cause)
-                else "change workers or cluster_kwargs, or use 'auto'"
             )
-            raise ClusterError(
-                f"{name} did not start with {options} ({str(cause).rstrip('.')}): {remedy}"
-            ) from error
+        if self.slurm is not None:
+            return "correct what the block asks SLURM for"
+        if self.kubernetes is not None:
+            return (
+                "check that kubectl works here, and that the Dask operator is installed in the "
+                "cluster"
+            )
+        return "change workers or cluster_kwargs, or use 'auto'"
+
+
+def names_saved(text: str) -> bool:
+    """Whether a text can only be the name of a saved block, for which the API is asked."""
+    return "://" not in text and text.strip() not in PRESETS
 
 
 def resolve_cluster(spec: Cluster | str) -> Cluster:
@@ -168,78 +263,24 @@ def resolve_cluster(spec: Cluster | str) -> Cluster:
             return Cluster(preset=text)
         if "://" in text:
             return Cluster(address=text)
+        saved = load_saved(Cluster, text)
     except ValidationError as error:
-        raise ClusterError(f"cluster {text!r}: {error.errors()[0]['msg']}") from None
-    try:
-        return Cluster.load(text, _sync=True)  # type: ignore[return-value, call-arg]
-    except (ValueError, RuntimeError) as error:  # the latter: no API answers, so no saved blocks
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ClusterError(f"cluster {text!r}: {message}") from None
+    if saved is None:
         raise ClusterError(
             f"there is no cluster {text!r}: use one of {', '.join(PRESETS)}, a scheduler's "
             f"address such as tcp://host:8786, or the name of a saved cytopave cluster block"
-        ) from error
+        )
+    return saved
 
 
-def _check_one_source(cluster: Cluster) -> None:
-    address = cluster.address
-    if address is None:
-        return
-    if cluster.cluster_class or cluster.cluster_kwargs or cluster.memory_limit is not None:
-        raise ValueError(
-            "an address names a cluster that runs already: give either the address or what is "
-            "to be started (cluster_class, cluster_kwargs, memory_limit)"
+def _check_ucx() -> None:
+    if importlib.util.find_spec("distributed_ucxx") is None:
+        raise MissingExtraError(
+            "the protocol ucx needs the package distributed-ucxx: install cytopave[cuda13] (or "
+            "cytopave[cuda12]), or choose the cluster 'auto'"
         )
-    if address.startswith("inproc://"):
-        raise ValueError(
-            f"{address} is a scheduler inside one process: {GIL_REASON}. Start it with "
-            "processes=True and give its tcp:// address, or use 'auto'"
-        )
-    if not _ADDRESS.fullmatch(address):
-        raise ValueError(f"{address!r} is no scheduler's address: write tcp://host:port")
-
-
-def _check_units(options: dict[str, Any]) -> None:
-    """Refuse the spellings that documentation elsewhere shows and the libraries do not take."""
-    for name, value in options.items():
-        if not isinstance(value, str):
-            continue
-        if share := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value):
-            raise ValueError(
-                f"{name}={value!r} is not understood by Dask or RMM: write the fraction "
-                f"{float(share[1]) / 100:g} (a number), or a size such as '10GiB'"
-            )
-    limit = options["memory_limit"]
-    if isinstance(limit, str) and not re.fullmatch(r"auto|\d+(\.\d+)?\s*[kMGT]?i?B", limit):
-        raise ValueError(
-            f"memory_limit={limit!r} is no size: write a number with a unit such as '8GiB', a "
-            "fraction of the host's memory such as 0.25, or 'auto'"
-        )
-    if isinstance(limit, float) and limit > 1:
-        raise ValueError(
-            f"memory_limit={limit} is neither a fraction (at most 1.0) nor whole bytes: write "
-            f"'{limit:g}GiB' for gibibytes"
-        )
-    if "rmm_allocator_external_lib" in options:
-        raise ValueError(
-            "dask-cuda has no argument rmm_allocator_external_lib: write "
-            "rmm_allocator_external_lib_list=['cupy']"
-        )
-
-
-def _check_processes(options: dict[str, Any], *, own: bool) -> None:
-    if options.get("processes") is False:
-        raise ValueError(f"workers inside this process (processes=False) are refused: {GIL_REASON}")
-    if "asynchronous" in options:
-        raise ValueError("asynchronous is managed by cytopave: leave it out of cluster_kwargs")
-    if not own:
-        return  # others have arguments of the same names with other meanings
-    if options.get("threads_per_worker", 1) != 1:
-        raise ValueError(
-            "a worker works on one tile at a time: leave threads_per_worker out and raise "
-            "workers instead"
-        )
-    for name, field in (("n_workers", "workers"), ("memory_limit", "memory_limit")):
-        if name in options:
-            raise ValueError(f"set the field {field} of the cluster, not cluster_kwargs[{name!r}]")
 
 
 def cpu_workers() -> int:
@@ -251,9 +292,16 @@ def cpu_workers() -> int:
 
 
 def _root(error: BaseException) -> BaseException:
-    while (cause := error.__cause__ or error.__context__) is not None:
+    while True:
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if cause is None:
+            return error
         error = cause
-    return error
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split()).rstrip(".")
+    return text or type(error).__name__
 
 
 def _import(name: str) -> Callable[..., Any]:

@@ -95,9 +95,19 @@ class TileReader:
                     self._paste(self._kept[chunk], self._box(chunk), tile, out)
             for run in _runs(c for c in needed if c not in self._kept):
                 self._read_run(run, tile, out, last)
-            for chunk in last & self._kept.keys():
-                self.kept_bytes -= self._kept.pop(chunk).nbytes
+            self._let_go(last)
         return out if len(self._channels) > 1 else out[0]
+
+    def skip(self, tile: Tile) -> None:
+        """Do without a tile: chunks that only it still needed are not read, or let go."""
+        with self._lock:
+            region = self._regions[tile.index]
+            needed = list(_chunks(self._image, tile.time, region, self._channels))
+            self._let_go(self._last_uses(tile, needed))
+
+    def _let_go(self, chunks: set[Chunk]) -> None:
+        for chunk in chunks & self._kept.keys():
+            self.kept_bytes -= self._kept.pop(chunk).nbytes
 
     def _last_uses(self, tile: Tile, needed: Sequence[Chunk]) -> set[Chunk]:
         if tile.index in self._unread:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from cytopave.engine.boxes import Box
 from cytopave.engine.seams import SeamReport
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 SEAMS = "Objects that end exactly at the tiles' seams, and at lines inside tiles"
 """Title of the table of seams."""
+MISSING = "Tiles that failed and were left out"
+"""Title of the table of missing tiles."""
 
 
 class Stage(BaseModel):
@@ -36,6 +39,30 @@ class Stage(BaseModel):
     unit: str = ""
 
 
+class Missing(BaseModel):
+    """A tile that failed and was left out: its core is empty, but for what neighbours drew there.
+
+    Attributes:
+        tile: Its number.
+        time: Its time point.
+        start: First pixel of its core along ([Z], Y, X), at the level that was segmented.
+        stop: Past the last one.
+        why: What it failed of.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    tile: int
+    time: int
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    why: str
+
+    def __str__(self) -> str:
+        where = f"time {self.time}, " if self.time else ""
+        return f"tile {self.tile} ({where}pixels {Box(self.start, self.stop)})"
+
+
 class Report(BaseModel):
     """The result of ``segment_image``.
 
@@ -48,10 +75,12 @@ class Report(BaseModel):
         n_suspects: How many hold two parts that one tile kept apart, joined because a neighbour
             saw them meet outside: the first to look at for fused cells.
         n_tiles: Number of tiles.
+        n_skipped: How many of them have no foreground and were not segmented.
         n_reused: Tiles that an earlier attempt had finished.
         digest: The run's digest.
         stages: What was done and how long it took.
         seams: Objects cut at seams beside control lines and suspects, per axis, and where they are.
+        missing: Tiles that failed and were left out, as was asked for.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -63,10 +92,12 @@ class Report(BaseModel):
     n_joined: int
     n_suspects: int
     n_tiles: int
+    n_skipped: int = 0
     n_reused: int
     digest: str
     stages: list[Stage]
     seams: SeamReport
+    missing: list[Missing] = []
 
     def provenance(self, plan_facts: dict[str, Any]) -> dict[str, Any]:
         """What the label image's attributes keep of the run."""
@@ -98,6 +129,23 @@ class Report(BaseModel):
                 "per second": _rate(s.units / s.seconds) if s.unit and s.seconds else "",
             }
             for s in self.stages
+        ]
+
+    def missing_note(self) -> str:
+        """Which area is missing, one sentence."""
+        tiles = "; ".join(map(str, self.missing))
+        return f"{len(self.missing)} of {self.n_tiles} tiles failed and are left out: {tiles}"
+
+    def missing_rows(self) -> list[dict[str, Any]]:
+        """The tiles that were left out, as a table for people."""
+        return [
+            {
+                "tile": m.tile,
+                "time": m.time,
+                "pixels": str(Box(m.start, m.stop)),
+                "why": m.why,
+            }
+            for m in self.missing
         ]
 
     def seam_rows(self) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cytopave.engine.errors import LabelError, OutOfMemoryError, TileError
 from cytopave.engine.gpu.oom import attempt, release_gpu_memory
 from cytopave.engine.gpu.vram import GIB, probe_gpu
+from cytopave.engine.overtime import Overtime, overdue
 from cytopave.engine.pipeline import Pipeline
 from cytopave.engine.reading import TileReader
 from cytopave.engine.segmenters.checks import checked
@@ -48,10 +49,18 @@ class Work:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
+def segment_tiles(
+    plan: Plan, indices: tuple[int, ...], *, tile_seconds: float | None = None
+) -> Work:
     """Segment those tiles of a batch that are not finished yet, and commit each.
 
     A tile that fails does not stop the others: all that can be finished is committed first.
+
+    Args:
+        plan: The run.
+        indices: The tiles of the batch.
+        tile_seconds: Longest time of one stage of a tile. **A tile that exceeds it ends this
+            process**; whoever takes the batch next fails that tile, and finishes the others.
 
     Raises:
         TileError: One or several tiles failed; the message names each with its cause.
@@ -62,35 +71,51 @@ def segment_tiles(plan: Plan, indices: tuple[int, ...]) -> Work:
     tiles = [plan.grid[i] for i in indices if not plan.scratch.has(i)]
     if not tiles:
         return Work(reused=len(indices))
-    batch = _Batch(plan, tiles)
-    with batch.timed("batch"):
-        failures, exhausted = _run(batch, tiles)
+    late = overdue(plan.scratch.root, [tile.index for tile in tiles])
+    with Overtime(plan.scratch.root, tile_seconds) as overtime:
+        batch = _Batch(plan, [tile for tile in tiles if tile.index not in late], overtime)
+        with batch.timed("batch"):
+            failures, exhausted = _run(batch)
+    failures |= {tile: too_late(plan, tile, where) for tile, where in late.items()}
+    causes = {**exhausted, **failures}
     if exhausted:  # comes first, since it may pass
         release_gpu_memory()  # their frames, now that nothing refers to them
-        raise OutOfMemoryError("; ".join(exhausted + failures))
+        raise OutOfMemoryError("; ".join(causes.values()), causes)
     if failures:
-        raise TileError("; ".join(failures))
+        raise TileError("; ".join(causes.values()), causes)
     batch.work.reused = len(indices) - len(tiles)
     return batch.summary()
 
 
-def _run(batch: _Batch, tiles: list[Tile]) -> tuple[list[str], list[str]]:
+def too_late(plan: Plan, tile: int, where: str) -> str:
+    """What messages say of a tile that was ended for its time."""
+    return (
+        f"{plan.grid[tile]}: it was not done in time (CYTOPAVE_TILE_TIMEOUT_SECONDS), and its "
+        f"worker was ended in {where}"
+    )
+
+
+def _run(batch: _Batch) -> tuple[dict[int, str], dict[int, str]]:
     """Take the tiles through all stages; returns what failed, and what memory did not suffice for.
+
+    Both by the index of the tile.
 
     Raises:
         LabelError: The function returned something that is not a label image.
     """
-    failures: list[str] = []
-    exhausted: list[str] = []
-    with closing(batch.pipeline().run(tiles)) as outcomes:
+    failures: dict[int, str] = {}
+    exhausted: dict[int, str] = {}
+    if not batch.tiles:
+        return failures, exhausted
+    with closing(batch.pipeline().run(batch.tiles)) as outcomes:
         for tile, n, error in outcomes:
             if isinstance(error, LabelError):
                 raise error  # no tile can mend it
             if isinstance(error, OutOfMemoryError):
-                exhausted.append(f"{tile}: {error}")
+                exhausted[tile.index] = f"{tile}: {error}"
             elif error is not None:
-                failures.append(f"{tile}: {type(error).__name__}: {error}")
-                logger.warning("%s", failures[-1], exc_info=error)
+                failures[tile.index] = f"{tile}: {type(error).__name__}: {error}"
+                logger.warning("%s", failures[tile.index], exc_info=error)
             else:
                 batch.work.tiles += 1
                 batch.work.labels += n or 0
@@ -99,18 +124,26 @@ def _run(batch: _Batch, tiles: list[Tile]) -> tuple[list[str], list[str]]:
 
 @dataclass
 class _Begun:
-    """What is left to settle, unless that was done at once; and what it takes to begin anew."""
+    """What is left to settle, unless that was done at once; and what it takes to begin anew.
+
+    Attributes:
+        value: What the segmenter's step returned.
+        prepared: What it was given; None if all is settled.
+        segmenter: Whose step it was.
+    """
 
     value: Any
-    settled: bool = False
     prepared: Any = None
+    segmenter: Segmenter | None = None
 
 
 class _Batch:
     """The stages of a batch's tiles, and the segmenter whose patch batch sufficed so far."""
 
-    def __init__(self, plan: Plan, tiles: list[Tile]) -> None:
+    def __init__(self, plan: Plan, tiles: list[Tile], overtime: Overtime) -> None:
         self.work = Work()
+        self.tiles = tiles
+        self._overtime = overtime
         self._plan = plan
         self._segmenter: Segmenter = plan.segmenter
         self._places = {tile.index: _place(plan, tile) for tile in tiles}
@@ -155,50 +188,57 @@ class _Batch:
         return self._segmenter.steps(self._places[tile.index])
 
     def _read(self, tile: Tile) -> Any:
-        with self.timed("read"):
+        with self.timed("read"), self._overtime.of(tile.index):
             pixels = self._reader.read(tile)
             prepare = self._steps(tile).prepare
             return attempt(lambda: prepare(pixels))
 
     def _begin(self, tile: Tile, prepared: Any) -> Any:
-        steps = self._steps(tile)
-        with self.timed("segment"):
+        steps, segmenter = self._steps(tile), self._segmenter
+        with self.timed("segment"), self._overtime.of(tile.index):
             try:
                 begun = attempt(lambda: steps.begin(prepared))
-                return begun if steps.settle is None else _Begun(begun, prepared=prepared)
+                return begun if steps.settle is None else _Begun(begun, prepared, segmenter)
             except OutOfMemoryError as error:
                 message = str(error)
             # Outside the handler, so that nothing of the failed attempt is alive any more.
-            found = self._again(tile, prepared, message)
-            return found if steps.settle is None else _Begun(found, settled=True)
+            found = self._again(tile, prepared, segmenter, message)
+            return found if steps.settle is None else _Begun(found)
 
     def _settle(self, tile: Tile, begun: _Begun) -> Any:
-        if begun.settled:
+        if begun.segmenter is None:
             return begun.value
-        settle = self._steps(tile).settle
+        settle = begun.segmenter.steps(self._places[tile.index]).settle
         assert settle is not None
-        with self.timed("segment"):
+        with self.timed("segment"), self._overtime.of(tile.index):
             try:
                 return attempt(lambda: settle(begun.value))
             except OutOfMemoryError as error:
                 message = str(error)
             begun.value = None
-            return self._again(tile, begun.prepared, message)
+            return self._again(tile, begun.prepared, begun.segmenter, message)
 
-    def _again(self, tile: Tile, prepared: Any, message: str) -> Any:
+    def _again(self, tile: Tile, prepared: Any, failed: Segmenter, message: str) -> Any:
         """All that the device does for a tile, in ever smaller patch batches until memory suffices.
 
+        Args:
+            tile: The tile.
+            prepared: What the first step on the device is given.
+            failed: The segmenter whose attempt failed.
+            message: How.
+
         Raises:
-            OutOfMemoryError: It does not for the smallest.
+            OutOfMemoryError: Memory does not suffice for the smallest.
         """
         while True:
-            self._segmenter.release()
+            failed.release()
             release_gpu_memory()
-            smaller = self._segmenter.smaller()
-            if smaller is None:
+            # a tile that was begun before another one failed is first tried as that one was
+            segmenter = failed.smaller() if failed is self._segmenter else self._segmenter
+            if segmenter is None:
                 raise OutOfMemoryError(f"{message}{self._figures(tile)}")
             logger.warning("%s: %s; trying again with a smaller patch batch", tile, message)
-            self._segmenter = smaller
+            self._segmenter = failed = segmenter
             steps = self._steps(tile)
             try:
                 return attempt(lambda: _computed(steps, prepared))  # noqa: B023  called here
@@ -221,10 +261,14 @@ class _Batch:
         )
 
     def _finish(self, tile: Tile, found: Any) -> int:
-        with self.timed("commit"):
+        with self.timed("commit"), self._overtime.of(tile.index):
             labels = self._steps(tile).finish(found)
             shape = tile.window.shape
             dense, n = checked(labels, shape, f"{self._segmenter.title}, on {tile},")
+            if self._plan.foreground is not None:
+                dense, n = self._plan.foreground.clipped(
+                    dense, n, time=tile.time, window=tile.window
+                )
             self._plan.scratch.commit(self._plan.grid, tile, dense)
         return n
 

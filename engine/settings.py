@@ -46,6 +46,28 @@ class Settings(BaseSettings):
         PositiveFloat,
         Field(description="Work of one Prefect task; about 0.2 s of it is overhead."),
     ] = 20.0
+    results: Annotated[
+        str | None,
+        Field(
+            description="Where Prefect keeps the results of finished batches: a folder that all "
+            "workers share, or a saved storage block (type/name). In the run's scratch folder "
+            "where not set."
+        ),
+    ] = None
+    tile_timeout_seconds: Annotated[
+        PositiveFloat,
+        Field(
+            description="Longest time of a tile in reading, in segmentation or in being committed; "
+            "then its worker is ended, and the tile counts as failed."
+        ),
+    ] = 4 * 3600.0
+    read_retries: Annotated[
+        int, Field(ge=0, le=50, description="Further attempts after a remote store failed.")
+    ] = 5
+    read_backoff_seconds: Annotated[
+        NonNegativeFloat,
+        Field(description="Wait before the first of them; each further wait is twice as long."),
+    ] = 1.0
     worker_timeout_seconds: Annotated[
         PositiveFloat, Field(description="Longest wait for the first worker of a cluster.")
     ] = 120.0

@@ -116,6 +116,11 @@ class Grid:
         return cores, windows
 
     @property
+    def windows(self) -> list[list[tuple[int, int]]]:
+        """First and past last pixel of what the tiles see, per axis and position."""
+        return self._spans[1]
+
+    @property
     def tiles_per_time(self) -> int:
         """Number of tiles of one time point."""
         return math.prod(self.counts)

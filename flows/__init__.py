@@ -1,5 +1,17 @@
 """Prefect flows: what happens, in order."""
 
+from cytopave.flows.atlas import preprocess_atlas
+from cytopave.flows.housekeeping import clean_scratch
+from cytopave.flows.measure import measure_cells
+from cytopave.flows.plate import segment_plate
 from cytopave.flows.segment import segment_image
+from cytopave.flows.sweep import sweep_images
 
-__all__ = ["segment_image"]
+__all__ = [
+    "clean_scratch",
+    "measure_cells",
+    "preprocess_atlas",
+    "segment_image",
+    "segment_plate",
+    "sweep_images",
+]

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from distributed import KilledWorker
+import numpy as np
 from prefect import get_run_logger
 from prefect.runtime import flow_run
-from pydantic import Field
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from cytopave.blocks.cluster import resolve_cluster
-from cytopave.engine.errors import LabelError, TileError
+from cytopave.blocks.images import local_path
+from cytopave.blocks.models import with_saved_model
+from cytopave.engine.errors import LabelError
 from cytopave.engine.merge import Merge
-from cytopave.engine.planning.budget import gpu_budget, host_budget
+from cytopave.engine.overtime import forget
+from cytopave.engine.planning.foreground import Mask
 from cytopave.engine.planning.planner import draft_plan
-from cytopave.engine.report import Report, Stage
+from cytopave.engine.report import Missing, Report, Stage
 from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
+from cytopave.engine.tables.planner import plan_run
 from cytopave.engine.tiling import Tiling
-from cytopave.tasks.embedded import embedded_flow
+from cytopave.tasks.embedded import embedded_flow, untagged
+from cytopave.tasks.failures import failed_run, missing_tiles
+from cytopave.tasks.foreground import tiles_with_foreground
+from cytopave.tasks.limits import gpu_hosts
+from cytopave.tasks.measure import measure_objects, publish_table
 from cytopave.tasks.merge import (
     resolve_labels,
     scan_groups,
@@ -30,11 +38,12 @@ from cytopave.tasks.merge import (
     write_groups,
     write_labels,
 )
+from cytopave.tasks.picture import show_picture
 from cytopave.tasks.plan import plan_tiles
-from cytopave.tasks.probe import probe_workers
+from cytopave.tasks.probe import check_gpu, worker_budget
 from cytopave.tasks.progress import progress
 from cytopave.tasks.publish import count_seams, publish_labels
-from cytopave.tasks.report import show_failures, show_plan, show_report
+from cytopave.tasks.report import show_failures, show_plan, show_report, tag_run
 from cytopave.tasks.runner import check_no_default_client, make_runner, neighbours, slots
 from cytopave.tasks.segment import segment_task
 from cytopave.tasks.window import run_window
@@ -42,7 +51,10 @@ from cytopave.tasks.window import run_window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from cytopave.blocks import Cluster
+    from cytopave.engine.gpu.vram import Gpu
     from cytopave.engine.planning.plan import Plan
+    from cytopave.engine.tables.target import TableTarget
 
 
 def _run_name() -> str:
@@ -58,38 +70,51 @@ def _run_name() -> str:
     validate_parameters=True,
 )
 def segment_image(
-    image: Annotated[str, Field(description="OME-Zarr image or zarr array: a path or URL.")],
+    image: str,
     *,
-    segmenter: Annotated[Segmenter, Field(description="Method and its options.")] = Cellpose(),  # noqa: B008
-    name: Annotated[str, Field(description="Name of the label image.")] = "cells",
-    output: Annotated[
-        str | None, Field(description="Store that gets the labels; None: the image's own.")
-    ] = None,
-    overwrite: Annotated[bool, Field(description="Replace a label image of that name.")] = False,
-    level: Annotated[int, Field(description="Pyramid level to segment; 0 is the finest.")] = 0,
-    axes: Annotated[str | None, Field(description="Axes of a plain array, such as 'zyx'.")] = None,
-    channels: Annotated[
-        list[int | str] | None, Field(description="Channels by number or name; None: all.")
-    ] = None,
-    tiling: Annotated[Tiling, Field(description="Tile and halo.")] = Tiling(),  # noqa: B008
-    merge: Annotated[Merge, Field(description="When two labels are one object.")] = Merge(),  # noqa: B008
-    cluster: Annotated[
-        str, Field(description="auto, cpu, nvlink, capacity, tcp://..., or a saved block's name.")
-    ] = "auto",
-    workers: Annotated[int | None, Field(description="Number of workers.", ge=1)] = None,
-    scratch: Annotated[
-        str | None, Field(description="Folder for tile files that all workers share.")
-    ] = None,
-    gpu_memory_gb: Annotated[
-        float | None, Field(description="GiB of the GPUs where planning cannot see them.", gt=0)
-    ] = None,
-    keep_scratch: Annotated[
-        bool, Field(description="Keep the tile files after publication.")
-    ] = False,
+    segmenter: Segmenter = Cellpose(),  # noqa: B008
+    name: str = "cells",
+    output: str | None = None,
+    overwrite: bool = False,
+    level: int = 0,
+    axes: str | None = None,
+    channels: list[int | str] | None = None,
+    mask: Mask | None = None,
+    tiling: Tiling = Tiling(),  # noqa: B008
+    merge: Merge = Merge(),  # noqa: B008
+    cluster: str = "auto",
+    workers: PositiveInt | None = None,
+    scratch: str | None = None,
+    gpu_memory_gb: PositiveFloat | None = None,
+    keep_scratch: bool = False,
+    measure: bool = True,
+    allow_failed: NonNegativeInt = 0,
 ) -> Report:
     """Segment an image of any size and publish one label image.
 
     Run again with the same parameters after a failure: finished tiles are not computed again.
+    With ``allow_failed``, what cannot be had is left out: the report and the label image's
+    attributes name each missing tile, and the others are kept for a run that overwrites.
+
+    Args:
+        image: OME-Zarr image or zarr array: a path or URL.
+        segmenter: Method and its options.
+        name: Name of the label image.
+        output: Store that gets the labels; the image's own where not given.
+        overwrite: Replace a label image of that name.
+        level: Pyramid level to segment; 0 is the finest.
+        axes: Axes of a plain array, such as zyx.
+        channels: Channels by number or name; all where not given.
+        mask: Where to segment at all: a mask image or a threshold; everywhere where not given.
+        tiling: Tile and halo.
+        merge: When labels of two tiles are one object.
+        cluster: auto, cpu, nvlink, capacity, an address (tcp://...), or a saved block's name.
+        workers: Number of workers; one a GPU, or one a CPU core, where not given.
+        scratch: Folder for tile files that all workers share; beside the labels where not given.
+        gpu_memory_gb: GiB of the workers' GPUs, where planning cannot see them.
+        keep_scratch: Keep the tile files after publication.
+        measure: Measure the objects: a table beside the labels.
+        allow_failed: Publish although so many batches of tiles failed.
 
     Raises:
         UserError: The request cannot be carried out; nothing has been computed.
@@ -99,6 +124,8 @@ def segment_image(
     """
     settings = load_settings()
     check_no_default_client(cluster)
+    image, output = local_path(image) or image, local_path(output)
+    segmenter, chosen = with_saved_model(segmenter, channels)
     clock = _Clock()
     request: dict[str, Any] = {
         "segmenter": segmenter,
@@ -110,79 +137,107 @@ def segment_image(
         "overwrite": overwrite,
         "level": level,
         "axes": axes,
-        "channels": channels,
+        "channels": chosen,
+        "mask": mask,
         "scratch": Path(scratch) if scratch else settings.scratch,
+        "measure": measure,
     }
-    with clock.stage("plan") as done:
-        at_least = _local_workers(cluster, workers)
-        plan = _plan(image, request, at_least, gpu_memory_gb or settings.gpu_memory_gb)
-        done(units=len(plan.grid), unit="tiles")
-    show_plan(plan)
-    with occupied(plan.root, remove=not keep_scratch), claimed(plan.root, plan.target.published):
+    tag_run(f"label:{name}", f"method:{segmenter.kind}")
+    with ExitStack() as held:
+        held.enter_context(untagged())
+        with clock.stage("plan") as done:
+            gpus_gb = gpu_memory_gb or settings.gpu_memory_gb
+            spec = resolve_cluster(cluster)
+            at_least = None if spec.elsewhere else workers or spec.workers or 1
+            draft = draft_plan(image, workers=at_least, **request)
+            # What was found out about the whole image need not be found out again.
+            request |= draft.settled
+            check_gpu(draft.segmenter, spec)
+            held.enter_context(gpu_hosts(spec, draft.segmenter, assumed_gb=gpus_gb))
+            plan, gpus = _plan(image, request, spec, assumed_gb=gpus_gb)
+            done(units=len(plan.grid), unit="tiles")
+        show_plan(plan, gpus)
+        stay = held.enter_context(occupied(plan.root, remove=not keep_scratch))
+        held.enter_context(claimed(plan.root, plan.target.published))
         path = plan.save()
-        reused = _segment(plan, path, clock)
+        wanted = _foreground(plan, path, clock)
+        reused, failures = _segment(plan, path, clock, wanted)
+        if missing := _leave_out(plan, failures, allowed=allow_failed):
+            plan = plan.without(m.tile for m in missing)
+            path = plan.save()
+            stay.remove = False
         counts = _merge(plan, path, clock)
-        report = _publish(plan, path, clock, {**counts, "n_reused": reused})
+        table = _measure(plan, clock) if measure else None
+        skipped = int((~wanted).sum())
+        facts = {**counts, "n_reused": reused, "n_skipped": skipped, "missing": missing}
+        report = _publish(plan, path, clock, facts, table)
+        show_picture(path)
     show_report(report)
     get_run_logger().info("%d objects in %s", report.n_objects, report.labels_path)
+    if missing:
+        get_run_logger().warning("incomplete: %s", report.missing_note())
     return report
 
 
-def _local_workers(cluster: str, workers: int | None) -> int:
-    """How many workers will share this host's memory at least; those elsewhere do not."""
-    spec = resolve_cluster(cluster)
-    elsewhere = spec.address is not None or spec.cluster_class is not None
-    return 1 if elsewhere else workers or spec.workers or 1
-
-
-def _plan(image: str, request: dict[str, Any], at_least: int, assumed_gb: float | None) -> Plan:
-    """Refuse bad requests before any worker starts; then plan for the workers that came."""
-    draft = draft_plan(image, workers=at_least, **request)
-    # What was found out about the whole image need not be found out again.
-    request = {**request, "segmenter": draft.segmenter}
+def _plan(
+    image: str, request: dict[str, Any], cluster: Cluster, *, assumed_gb: float | None
+) -> tuple[Plan, list[Gpu]]:
+    """Plan for the workers that came, and their GPUs."""
     workers = slots()
-    gpus = probe_workers(assumed_gb=assumed_gb) if draft.segmenter.uses_gpu else []
-    budget = gpu_budget(gpus, assumed_gb=assumed_gb) if gpus else host_budget(workers)
-    return plan_tiles(image, budget=budget, workers=workers, request=request)
+    segmenter = request["segmenter"]
+    budget, gpus = worker_budget(segmenter, cluster, assumed_gb=assumed_gb)
+    request = {**request, "segmenter": segmenter.placed_on(gpu=budget.on_gpu)}
+    return plan_tiles(image, budget=budget, workers=workers, request=request), gpus
 
 
-def _segment(plan: Plan, path: str, clock: _Clock) -> int:
-    """Segment all batches; returns the number of tiles that were finished before."""
-    failures: dict[int, str] = {}
+def _foreground(plan: Plan, path: str, clock: _Clock) -> np.ndarray:
+    """Which tiles are to be segmented, ``(tiles,)`` bool; the others are finished by now."""
+    if plan.foreground is None:
+        return np.ones(len(plan.grid), bool)
+    with clock.stage("foreground") as done:
+        wanted = tiles_with_foreground(plan, path)
+        done(units=len(wanted) - int(wanted.sum()), unit="tiles skipped")
+    return wanted
+
+
+def _segment(
+    plan: Plan, path: str, clock: _Clock, wanted: np.ndarray
+) -> tuple[int, dict[int, Exception]]:
+    """Segment all batches that hold wanted tiles.
+
+    Returns:
+        The number of tiles that were finished before, and what ended each batch that failed.
+    """
+    failures: dict[int, Exception] = {}
     # Counted beforehand: a batch whose result is persisted tells of the run that computed it.
-    reused = len(plan.scratch.finished())
-    batches = range(len(plan.batches))
-    with clock.stage("segment") as done, progress("tiles", len(plan.grid), key="tiles") as advance:
+    reused = sum(bool(wanted[i]) for i in plan.scratch.finished())
+    sizes = {b: int(wanted[list(tiles)].sum()) for b, tiles in enumerate(plan.batches)}
+    batches = [batch for batch, size in sizes.items() if size]
+    total = sum(sizes.values())
+    shared = {"plan_path": path, "tile_seconds": load_settings().tile_timeout_seconds}
+    forget(plan.root)
+    with clock.stage("segment") as done, progress("tiles", total, key="tiles") as advance:
         for batch, _, error in run_window(
-            lambda b: segment_task(plan, b), batches, window=slots(), plan_path=path
+            lambda b: segment_task(plan, b), batches, window=slots(), **shared
         ):
             if isinstance(error, LabelError):
                 raise error  # every tile would end so
             if error is not None:
-                failures[batch] = _why(plan, batch, error)
-            advance(len(plan.batches[batch]))
-        done(tasks=len(batches), units=len(plan.grid) - reused, unit="tiles")
-    if failures:
-        show_failures(failures, plan)
-        shown = "; ".join(list(failures.values())[:5])
-        raise TileError(
-            f"{len(failures)} of {len(batches)} batches failed, the others are finished and kept; "
-            f"the same command tries only these again. {shown}"
-        )
-    return reused
+                failures[batch] = error
+            advance(sizes[batch])
+        done(tasks=len(batches), units=total - reused, unit="tiles")
+    return reused, failures
 
 
-def _why(plan: Plan, batch: int, error: Exception) -> str:
-    if isinstance(error, TileError):
-        return str(error)  # names the tiles itself
-    if isinstance(error, KilledWorker):
-        times = error.allowed_failures + 1
-        why = (
-            f"its worker died, {times} times in a row: look for what ended it (the host's memory?)"
-        )
-    else:
-        why = f"{type(error).__name__}: {error}"
-    return f"{plan.batch_name(batch)}: {why}"
+def _leave_out(plan: Plan, failures: dict[int, Exception], *, allowed: int) -> list[Missing]:
+    """What is missing after some batches failed, if so many may fail."""
+    if not failures:
+        return []
+    missing = missing_tiles(plan, failures)
+    show_failures(missing, plan)
+    if len(failures) > allowed or len(missing) == len(plan.grid):
+        raise failed_run(plan, failures)
+    return missing
 
 
 def _merge(plan: Plan, path: str, clock: _Clock) -> dict[str, int]:
@@ -219,20 +274,34 @@ def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
     return results
 
 
-def _publish(plan: Plan, path: str, clock: _Clock, counts: dict[str, int]) -> Report:
+def _measure(plan: Plan, clock: _Clock) -> TableTarget:
+    """Measure the objects before anything is published: a run that is killed here goes on here."""
+    with clock.stage("measure") as done:
+        measurement = plan_run(plan)
+        tasks, rows = measure_objects(measurement)
+        done(tasks=tasks, units=rows, unit="objects")
+    return measurement.target
+
+
+def _publish(
+    plan: Plan, path: str, clock: _Clock, facts: dict[str, Any], table: TableTarget | None
+) -> Report:
     with clock.stage("count seams"):
         seams = count_seams(path, tasks=_merge_tasks())
     report = Report(
         image=plan.image.url,
         labels_path=str(plan.target.published),
+        table_path=str(table.published) if table else None,
         n_tiles=len(plan.grid),
         digest=plan.digest,
         stages=clock.stages,
         seams=seams,
-        **counts,
+        **facts,
     )
     with clock.stage("publish"):
         publish_labels(path, report=report)
+        if table:
+            publish_table(table)
     return report.model_copy(update={"stages": clock.stages})
 
 

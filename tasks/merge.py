@@ -38,7 +38,7 @@ def scan_seams(group: int, *, plan_path: str, tasks: int, neighbours: int) -> in
     return stages.scan_tiles(plan, scan_groups(plan, tasks=tasks)[group], threads=threads)
 
 
-@task(name="resolve_labels", persist_result=False)
+@task(name="resolve_labels", persist_result=False, task_run_name="resolve labels")
 def resolve_labels(plan_path: str, *, tasks: int) -> dict[str, int]:
     """Decide which views are one object, and make the empty label image.
 

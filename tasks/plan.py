@@ -11,7 +11,7 @@ from cytopave.engine.planning.plan import Plan
 from cytopave.engine.planning.planner import make_plan
 
 
-@task(name="plan_tiles", persist_result=False)
+@task(name="plan_tiles", persist_result=False, task_run_name="plan")
 def plan_tiles(image: str, *, budget: Budget, workers: int, request: dict[str, Any]) -> Plan:
     """Make the plan of a run; nothing is written.
 

@@ -15,14 +15,14 @@ from cytopave.engine.seams import SeamReport
 from cytopave.tasks.merge import write_groups
 
 
-@task(name="count_seams", persist_result=False)
+@task(name="count_seams", persist_result=False, task_run_name="count seams")
 def count_seams(plan_path: str, *, tasks: int) -> SeamReport:
     """Objects cut at seams beside control lines, from the planes that the writers kept."""
     plan = Plan.load(plan_path)
     return stages.count_seams(plan, write_groups(plan, tasks=tasks))
 
 
-@task(name="publish_labels", persist_result=False)
+@task(name="publish_labels", persist_result=False, task_run_name="publish labels")
 def publish_labels(plan_path: str, *, report: Report) -> str:
     """Finish the pyramid, validate, and publish under the final name; returns the labels' URL.
 
@@ -40,6 +40,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
     return {
         "version": importlib.metadata.version("cytopave"),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "fingerprint": plan.fingerprint,
         "axes": plan.image.axes,
         "level": plan.image.level,
         "channels": list(plan.channels),
@@ -47,4 +48,5 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "halo": list(plan.grid.halo),
         "merge": plan.merge.model_dump(),
         "segmenter": plan.segmenter.provenance(),
+        **({"mask": plan.foreground.provenance()} if plan.foreground else {}),
     }

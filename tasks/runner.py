@@ -8,38 +8,39 @@ from a script, the command line and a deployment.
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import socket
 from collections import Counter
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import dask
 import distributed
 from distributed.comm.addressing import get_address_host, resolve_address
-from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext, SettingsContext, get_settings_context
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_SERVER_ANALYTICS_ENABLED,
     temporary_settings,
 )
-from prefect_dask.client import PrefectDaskClient
 from prefect_dask.task_runners import DaskTaskRunner
 
-from cytopave.blocks.cluster import GIL_REASON, Cluster, resolve_cluster
+from cytopave.blocks.cluster import Cluster, resolve_cluster
+from cytopave.blocks.cluster_checks import GIL_REASON
 from cytopave.engine.errors import ClusterError
-from cytopave.engine.gpu.vram import probe_gpu
-from cytopave.engine.settings import load_settings
+from cytopave.engine.gpu.vram import count_gpus
 from cytopave.tasks.guard import end_with_us
+from cytopave.tasks.workers import check_workers, connect, look_at_memory, wait_for_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from prefect.futures import PrefectFuture
     from prefect.task_runners import TaskRunner
+    from prefect_dask.client import PrefectDaskClient
+
+    from cytopave.blocks.cluster import Library
+    from cytopave.engine.planning.budget import Room
 
 _DASK = {
     # A worker may die of what is beside it (the kernel's memory killer, an operator), so its task
@@ -59,15 +60,18 @@ _log = logging.getLogger(__name__)
 
 
 def make_runner(
-    cluster: Cluster | str = "auto", workers: int | None = None
+    cluster: Cluster | str = "auto", workers: int | None = None, *, library: Library = "torch"
 ) -> TaskRunner[PrefectFuture[Any]]:
     """A task runner for ``@flow(task_runner=...)``.
 
     Args:
         cluster: Used where the flow run has no parameter ``cluster``.
         workers: Used where the flow run has no parameter ``workers``.
+        library: What computes on GPUs, and gets their memory: ``torch`` for segmentation, which
+            has no RMM pool, ``cupy`` for work on arrays.
     """
-    return cast("TaskRunner[PrefectFuture[Any]]", ClusterTaskRunner(cluster, workers))
+    runner = ClusterTaskRunner(cluster, workers, library=library)
+    return cast("TaskRunner[PrefectFuture[Any]]", runner)
 
 
 class ClusterTaskRunner(DaskTaskRunner):
@@ -77,21 +81,29 @@ class ClusterTaskRunner(DaskTaskRunner):
     cluster it was given; this one refuses (``check_no_default_client``).
     """
 
-    def __init__(self, cluster: Cluster | str = "auto", workers: int | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster | str = "auto",
+        workers: int | None = None,
+        *,
+        library: Library = "torch",
+    ) -> None:
         super().__init__()
         self.cluster = cluster
         self.workers = workers
+        self.library: Library = library
         self._sent: SettingsContext | None = None
 
     def duplicate(self) -> ClusterTaskRunner:
         """A runner of the same settings that has not started: Prefect uses one a flow run."""
-        return type(self)(self.cluster, self.workers)
+        return type(self)(self.cluster, self.workers, library=self.library)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ClusterTaskRunner) and (self.cluster, self.workers) == (
-            other.cluster,
-            other.workers,
-        )
+        return isinstance(other, ClusterTaskRunner) and self._recipe == other._recipe
+
+    @property
+    def _recipe(self) -> tuple[Any, ...]:
+        return self.cluster, self.workers, self.library
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -127,6 +139,18 @@ class ClusterTaskRunner(DaskTaskRunner):
         with SettingsContext(profile=sent.profile, settings=sent.settings):
             return super().submit(*args, **kwargs)
 
+    def rooms(self) -> list[Room]:
+        """What host memory each worker has.
+
+        Raises:
+            ClusterError: There is no worker any more.
+        """
+        threads = self.client.nthreads()
+        found = self.client.run(look_at_memory, on_error="ignore")  # one may just have died
+        if not found:
+            raise ClusterError("all workers of the cluster are gone: start it anew")
+        return [room._replace(threads=threads.get(w, 1)) for w, room in sorted(found.items())]
+
     def _connect(self) -> PrefectDaskClient:
         cluster, gpu = self._asked_for()
         check_no_default_client(cluster)
@@ -136,14 +160,14 @@ class ClusterTaskRunner(DaskTaskRunner):
             enter(_quiet())
             enter(dask.config.set(_DASK))
             with _shielded():
-                started = cluster.start(gpu=gpu)
+                started = cluster.start(gpu=gpu, library=self.library)
             enter(_closing(started))
             address = started.scheduler_address
         else:
             address = cluster.address
-        client: PrefectDaskClient = enter(_client(address))
-        _wait_for_workers(client, cluster)
-        _check_workers(client)
+        client: PrefectDaskClient = enter(connect(address))
+        wait_for_workers(client, cluster)
+        check_workers(client, None if PREFECT_API_URL.value() else embedded_api())
         return client
 
     def _asked_for(self) -> tuple[Cluster, bool]:
@@ -153,10 +177,11 @@ class ClusterTaskRunner(DaskTaskRunner):
         cluster = resolve_cluster(parameters.get("cluster") or self.cluster)
         if (workers := parameters.get("workers") or self.workers) is not None:
             cluster = cluster.model_copy(update={"workers": workers})
-        gpu = probe_gpu().visible
+        gpu = not cluster.elsewhere and count_gpus(cluster.gpus) > 0
         if gpu and cluster.preset == "auto":
             # Work that needs no GPU gets a worker a core instead of a worker a card.
             gpu = getattr(parameters.get("segmenter"), "uses_gpu", True)
+            gpu &= parameters.get("provider") != "scanpy"
         return cluster, gpu
 
 
@@ -185,6 +210,37 @@ def worker_addresses() -> list[str]:
         ClusterError: The cluster cannot serve.
     """
     return sorted(_running().client.nthreads())
+
+
+def worker_rooms() -> list[Room]:
+    """What host memory each worker of the running flow has; starts its cluster if need be.
+
+    Raises:
+        ClusterError: The cluster cannot serve.
+    """
+    return _running().rooms()
+
+
+def worker_hosts() -> list[str]:
+    """Names of the hosts of the running flow's workers; starts its cluster if need be.
+
+    Raises:
+        ClusterError: The cluster cannot serve.
+    """
+    return sorted({room.host for room in worker_rooms()})
+
+
+def datasets() -> list[str]:
+    """Names of the collections that the running flow's workers keep."""
+    return [str(name) for name in _running().client.list_datasets()]
+
+
+def forget_datasets(names: Iterable[str]) -> None:
+    """Have the running flow's workers let collections go; those that are not there are gone."""
+    client = _running().client
+    with suppress(OSError):  # the scheduler is gone, and they with it
+        for name in set(names) & set(client.list_datasets()):
+            client.unpublish_dataset(name)
 
 
 def _running() -> ClusterTaskRunner:
@@ -265,77 +321,6 @@ def _settings_for_workers() -> SettingsContext:
         return get_settings_context()
 
 
-def _client(address: str) -> PrefectDaskClient:
-    timeout = load_settings().worker_timeout_seconds
-    try:
-        return PrefectDaskClient(address, set_as_default=False, timeout=timeout)
-    except OSError as error:  # covers distributed's timeouts and refused connections
-        raise ClusterError(
-            f"no Dask scheduler answers at {address} within {timeout:g} s: start one there, or "
-            "let cytopave start workers with cluster='auto'"
-        ) from error
-
-
-def _wait_for_workers(client: PrefectDaskClient, cluster: Cluster) -> None:
-    wanted = cluster.workers or 1
-    timeout = load_settings().worker_timeout_seconds
-    with suppress(TimeoutError):
-        client.wait_for_workers(wanted, timeout=timeout)
-    present = len(client.nthreads())
-    if not present:
-        raise ClusterError(
-            f"the scheduler at {client.scheduler.address} had no worker after {timeout:g} s: "
-            "start workers that connect to it, or raise CYTOPAVE_WORKER_TIMEOUT_SECONDS if they "
-            "wait in a queue"
-        )
-    if present < wanted:
-        _log.warning("Only %d of %d workers came within %g s", present, wanted, timeout)
-
-
-def _check_workers(client: PrefectDaskClient) -> None:
-    """Refuse workers that share this process, or that cannot reach its API."""
-    url = None if PREFECT_API_URL.value() else embedded_api()
-    sights = client.run(_look_around, url)
-    scheduler = client.scheduler.address
-    if any(sight.process == _process() for sight in sights.values()):
-        raise ClusterError(
-            f"the workers of {scheduler} are threads of this process: {GIL_REASON}. Start the "
-            "cluster with processes=True"
-        )
-    if away := [worker for worker, sight in sights.items() if not sight.api]:
-        raise ClusterError(
-            f"the worker {away[0]} cannot reach the temporary Prefect API of this process ({url}): "
-            "start one for all hosts (prefect server start --host 0.0.0.0) and set "
-            "PREFECT_API_URL to its address, here and on the workers"
-        )
-    if (threads := max(client.nthreads().values())) > 1:
-        _log.warning(
-            "Workers of %s run up to %d tasks at once; on a GPU these share its memory, and "
-            "plans count on one a worker (start workers with --nthreads 1)",
-            scheduler,
-            threads,
-        )
-
-
-class _Sight(NamedTuple):
-    """What a worker sees from where it runs."""
-
-    process: tuple[str, int]
-    api: bool
-
-
-def _process() -> tuple[str, int]:
-    return socket.gethostname(), os.getpid()
-
-
-def _look_around(url: str | None) -> _Sight:
-    """On a worker: which process it is, and whether the API answers there."""
-    if url is None:
-        return _Sight(_process(), api=True)
-    with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
-        return _Sight(_process(), api=client.api_healthcheck() is None)
-
-
 @contextmanager
 def _closing(cluster: Any) -> Iterator[None]:
     """Close a cluster at the end; a run that is done does not fail of a worker slow to end."""
@@ -367,14 +352,21 @@ def _shielded() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the scheduler's routine messages off the flow's console."""
-    logger = logging.getLogger("distributed")
+    """Keep the scheduler's routine messages, and its farewells, off the flow's console."""
+    logger, nanny = logging.getLogger("distributed"), logging.getLogger("distributed.nanny")
     before = logger.level
     logger.setLevel(logging.WARNING)
+    nanny.addFilter(_not_a_slow_end)
     try:
         yield
     finally:
         logger.setLevel(before)
+        nanny.removeFilter(_not_a_slow_end)
+
+
+def _not_a_slow_end(record: logging.LogRecord) -> bool:
+    """At the end of a good run, a worker that takes seconds to end is ended: no news."""
+    return "still alive after" not in record.getMessage()
 
 
 def _resolved(address: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prefect import task
 
 from cytopave.engine.planning.plan import CODE_VERSION, Plan
 from cytopave.engine.segment import Work, segment_tiles
+from cytopave.engine.settings import load_settings
 from cytopave.tasks.retry import retrying
 
 if TYPE_CHECKING:
@@ -27,19 +29,20 @@ def _cache_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
 
 
 @task(name="segment_batch", cache_key_fn=_cache_key, persist_result=True)
-def segment_batch(batch: int, *, plan_path: str) -> Work:
+def segment_batch(batch: int, *, plan_path: str, tile_seconds: float | None = None) -> Work:
     """Segment the unfinished tiles of a batch.
 
     Args:
         batch: Number of the batch in the plan.
         plan_path: The saved plan.
+        tile_seconds: Longest time of one stage of a tile, which else ends the worker.
 
     Raises:
         TileError: Tiles failed; the others of the batch are finished.
         OutOfMemoryError: The GPU's memory did not suffice; Prefect tries again later.
     """
     plan = Plan.load(plan_path)
-    return segment_tiles(plan, plan.batches[batch])
+    return segment_tiles(plan, plan.batches[batch], tile_seconds=tile_seconds)
 
 
 def segment_task(plan: Plan, batch: int) -> Task[..., Work]:
@@ -51,6 +54,16 @@ def segment_task(plan: Plan, batch: int) -> Task[..., Work]:
     complete = all(plan.scratch.has(i) for i in tiles)
     return retrying(segment_batch).with_options(
         task_run_name=f"segment {plan.batch_name(batch)}",
-        result_storage=plan.root / "results",
+        result_storage=_result_storage(plan),
         refresh_cache=not complete,
     )
+
+
+def _result_storage(plan: Plan) -> Path | str:
+    """Where results are persisted: as the site says, else with the tiles that they speak of."""
+    results = load_settings().results
+    if results is None:
+        return plan.root / "results"
+    # Prefect's own way to name a saved block, which is no path that anybody would write.
+    named = not results.startswith(("/", ".", "~")) and results.count("/") == 1
+    return results if named else Path(results).expanduser().absolute()

@@ -10,14 +10,18 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
+from cytopave.deployments.cli.atlas import atlas
 from cytopave.deployments.cli.console import say
+from cytopave.deployments.cli.convert import convert
 from cytopave.deployments.cli.demo import demo
 from cytopave.deployments.cli.environment import listen
+from cytopave.deployments.cli.measure import measure
 from cytopave.deployments.cli.merge import merge
 from cytopave.deployments.cli.plan import plan
 from cytopave.deployments.cli.probe import probe
 from cytopave.deployments.cli.report import report
 from cytopave.deployments.cli.segment import segment
+from cytopave.deployments.cli.sweep import sweep
 from cytopave.engine.errors import CytopaveError, UserError
 
 OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
@@ -37,14 +41,15 @@ app = App(
     default_parameter=Parameter(negative=()),
     suppress_keyboard_interrupt=False,
 )
-for _command in (probe, plan, segment, merge, report, demo):
+for _command in (probe, plan, segment, sweep, measure, merge, atlas, convert, report, demo):
     app.command(_command)
 
 
 def main() -> None:
     """Run the program and exit.
 
-    The status is 0 when done, 2 for a user's error, 130 after Ctrl-C and 143 after SIGTERM (both
+    The status is 0 when done, 3 when done but for tiles that were left out (``--allow-failed``),
+    2 for a user's error, 130 after Ctrl-C and 143 after SIGTERM (both
     end workers and the temporary API in order), and 1 for anything else.
     """
     signal.signal(signal.SIGTERM, _terminate)
@@ -83,7 +88,7 @@ def run(tokens: Sequence[str]) -> int:
         sys.path.append(os.getcwd())
     try:
         listen(verbose=verbose)
-        app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        status = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         return _end(USAGE, error, verbose=False)
     except UserError as error:
@@ -99,7 +104,7 @@ def run(tokens: Sequence[str]) -> int:
         if _received:
             return _interrupted(_received[-1])
         return _end(FAILED, error, verbose=True)
-    return OK
+    return status if isinstance(status, int) else OK
 
 
 def _interrupted(status: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cytopave.deployments.cli.console import say, write, write_json
-from cytopave.deployments.cli.options import Common, Request
+from cytopave.deployments.cli.options import Common, Keeping, Request, Whole
 from cytopave.deployments.cli.report import find_labels
 from cytopave.deployments.cli.segment import run_flow, show
 
@@ -23,13 +23,13 @@ _PIXEL_SIZE = 0.5
 _MARK = "cytopave-demo"
 
 
-def demo(*, out: str = "demo", workers: int = 2, common: Common = Common()) -> None:  # noqa: B008
+def demo(*, out: str = "demo", workers: Whole = 2, common: Common = Common()) -> None:  # noqa: B008
     """Segment a mosaic of real nuclei that the small network never saw, and draw the result.
 
     The network is for demos and tests only.
 
     Args:
-        out: Folder that gets the image with its labels, the report and the picture.
+        out: Folder that gets the image with its labels and table, the report and the picture.
         workers: Number of worker processes.
         common: Options of every command.
     """
@@ -49,9 +49,10 @@ def demo(*, out: str = "demo", workers: int = 2, common: Common = Common()) -> N
         workers=workers,
         cluster="cpu",
     )
-    made = run_flow(str(image), request, keep_scratch=False, common=common)
+    made = run_flow(str(image), request, Keeping(), common=common)
     _, provenance = find_labels(str(image), NAME)
     files = write_report(made, provenance, folder, image=str(image))
+    files["cells"] = _write_cells(image, folder / "cells.csv")
     precision = _precision(truth, made.labels_path)
     if common.json:
         facts = made.model_dump(mode="json")
@@ -63,6 +64,7 @@ def demo(*, out: str = "demo", workers: int = 2, common: Common = Common()) -> N
         stages=files["stages"],
         overlay=files["overlay"],
         page=files["page"],
+        cells=files["cells"],
         accuracy=f"AP@0.5 {precision:.3f} against {int(truth.max())} nuclei outlined by people",
     )
     write()
@@ -93,6 +95,14 @@ def _write_mosaic(path: Path) -> np.ndarray:
     pixels, truth = mosaic(nuclei_fields("held-out"), ROWS, COLS, side=SIDE)
     write_image(path, pixels, pixel_size=_PIXEL_SIZE, attributes={_MARK: True})
     return truth
+
+
+def _write_cells(image: Path, path: Path) -> str:
+    from cytopave.engine.tables.export import export_csv
+    from cytopave.engine.tables.read import open_table
+
+    export_csv(open_table(image, NAME), path)
+    return str(path.absolute())
 
 
 def _precision(truth: np.ndarray, labels_path: str) -> float:

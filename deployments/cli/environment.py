@@ -33,7 +33,7 @@ def prepare_prefect(*, verbose: bool) -> None:
 
 
 def listen(*, verbose: bool) -> None:
-    """Write cytopave's messages to stderr, one line each, and keep Dask's farewells off it.
+    """Write cytopave's messages to stderr, one line each.
 
     Raises:
         UserError: CYTOPAVE_LOG_LEVEL, or another setting, has a value that it cannot have.
@@ -44,13 +44,6 @@ def listen(*, verbose: bool) -> None:
     logger.handlers = [handler]
     logger.propagate = False
     logger.setLevel(load_settings().log_level)
-    if not verbose:
-        # At the end of a good run: a worker that takes seconds to end is ended.
-        logging.getLogger("distributed.nanny").addFilter(_not_a_slow_end)
-
-
-def _not_a_slow_end(record: logging.LogRecord) -> bool:
-    return "still alive after" not in record.getMessage()
 
 
 _VERBOSE = "%(asctime)s %(levelname)s %(name)s: %(message)s"

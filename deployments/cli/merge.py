@@ -8,7 +8,7 @@ from typing import Literal
 from cyclopts import Parameter
 
 from cytopave.deployments.cli.console import write_json
-from cytopave.deployments.cli.options import Common, Flag, Request
+from cytopave.deployments.cli.options import Common, Flag, Keeping, Request, Whole
 from cytopave.deployments.cli.segment import run_flow, show
 
 
@@ -23,7 +23,7 @@ class Merging:
     """Name of the label image."""
     merge: Literal["iou", "touch"] = "iou"
     """When labels are one object: where they agree across the seam, or wherever they touch."""
-    level: int = 0
+    level: Whole = 0
     """Level of the pyramid; 0 is the finest."""
     axes: str | None = None
     """Axes of a plain zarr array, such as zyx."""
@@ -33,7 +33,7 @@ class Merging:
     """Store that gets labels/NAME; the labels' own where not given."""
     overwrite: Flag = False
     """Replace a label image of that name."""
-    workers: int | None = None
+    workers: Whole | None = None
     """Number of workers; one a CPU core where not given."""
     cluster: str = "cpu"
     """cpu, a scheduler's address (tcp://...), or a saved block's name."""
@@ -57,8 +57,9 @@ def merge(
         merging: Which labels are merged, and where the result goes.
         common: Options of every command.
     """
-    request = Request(segmenter="stored", halo="0", **vars(merging))
-    made = run_flow(labels, request, keep_scratch=False, common=common)
+    # The image is itself the labels: there are no intensities to measure.
+    request = Request(segmenter="stored", halo="0", no_measure=True, **vars(merging))
+    made = run_flow(labels, request, Keeping(), common=common)
     if common.json:
         write_json(made.model_dump(mode="json"))
     else:

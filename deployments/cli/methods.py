@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from cytopave.engine.errors import SegmenterError
-from cytopave.engine.segmenters import Cellpose, Custom, Segmenter, SegmenterBase, Stored, Threshold
+from cytopave.engine.segmenters import (
+    Cellpose,
+    Custom,
+    Segmenter,
+    SegmenterBase,
+    StarDist,
+    Stored,
+    Threshold,
+    Watershed,
+)
 
 if TYPE_CHECKING:
     from cytopave.deployments.cli.options import Request
@@ -16,6 +25,8 @@ if TYPE_CHECKING:
 _KINDS: dict[str, type[SegmenterBase]] = {
     "cellpose": Cellpose,
     "threshold": Threshold,
+    "watershed": Watershed,
+    "stardist": StarDist,
     "custom": Custom,
     "stored": Stored,
 }
@@ -28,17 +39,14 @@ def build_segmenter(request: Request) -> Segmenter:
         SegmenterError: There is no such method or field, or a value does not fit.
     """
     kind = request.segmenter or ("custom" if request.function else "cellpose")
-    if kind == "stardist":
-        raise SegmenterError(
-            "the segmenter 'stardist' is not available in this version: use cellpose or "
-            "threshold, or --function with a function of yours that calls StarDist"
-        )
     known = _known(kind)
     named = {"function": request.function, "model": request.model, "diameter": request.diameter}
     values: dict[str, Any] = {k: v for k, v in named.items() if v is not None}
     for name in values:
         if name not in known:
             raise SegmenterError(f"--{name} does not apply to the segmenter '{kind}': leave it out")
+    if kind == "stardist" and "model" not in values:
+        raise SegmenterError("the segmenter 'stardist' needs --model, the folder of its network")
     if kind == "custom" and "function" not in values:
         raise SegmenterError("the segmenter 'custom' needs --function package.module:name")
     raw: dict[str, str] = {}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cytopave.deployments.cli.clusters import expected_workers
+from cytopave.deployments.cli.calibrate import Calibrating, calibrate
+from cytopave.deployments.cli.clusters import expected_budget, expected_workers, find_cluster
 from cytopave.deployments.cli.console import GIB, write_facts, write_json
 from cytopave.deployments.cli.environment import prepare_prefect
-from cytopave.deployments.cli.options import Common, Keeping, Request
+from cytopave.deployments.cli.options import Common, Keeping, Request, check_positive
 
 if TYPE_CHECKING:
     from cytopave.engine.planning.plan import Plan
 
 _MOST_COUNTED = 50_000  # tiles; counting takes about a millisecond each
+_MOST_BLOCKS = 16  # of a mask; each takes up to half a second to look at
 
 
 def plan(
@@ -21,18 +23,24 @@ def plan(
     *,
     request: Request = Request(),  # noqa: B008
     keeping: Keeping = Keeping(),  # noqa: B008
+    calibrating: Calibrating = Calibrating(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
 ) -> None:
-    """Show the tiles, the memory and the reads of a run, without running it.
+    """Show the tiles, the memory and the reads of a run, without running it; or choose a halo.
 
     Args:
         image: OME-Zarr image or zarr array: a path or URL.
         request: What ``segment`` would be given.
         keeping: Of no consequence here.
+        calibrating: How a halo is found from the data.
         common: Options of every command.
     """
+    if calibrating.calibrate:
+        check_positive(crop=calibrating.crop)
+        calibrate(image, request, crop=calibrating.crop, json=common.json)
+        return
     prepare_prefect(verbose=common.verbose)
-    made, workers = _final_plan(image, request)
+    made, workers = _final_plan(image, request, verbose=common.verbose)
     facts = plan_facts(made, workers=workers)
     if common.json:
         write_json(facts)
@@ -40,22 +48,24 @@ def plan(
     write_facts(_lines(facts))
 
 
-def _final_plan(image: str, request: Request) -> tuple[Plan, int]:
-    from cytopave.engine.planning.budget import local_budget
+def _final_plan(image: str, request: Request, *, verbose: bool) -> tuple[Plan, int]:
     from cytopave.engine.planning.planner import draft_plan, make_plan
     from cytopave.engine.settings import load_settings
 
     settings = load_settings()
-    parameters = request.parameters()
+    image, parameters = request.resolved(image, verbose=verbose)
     draft = draft_plan(image, workers=request.sharing, **parameters)
-    expected = expected_workers(request.cluster, gpu=draft.segmenter.uses_gpu)
-    workers = request.workers or expected
-    budget = local_budget(
-        draft.segmenter,
+    cluster = find_cluster(request.cluster)
+    segmenter = draft.segmenter
+    workers = request.workers or expected_workers(cluster, gpu=segmenter.uses_gpu)
+    budget = expected_budget(
+        cluster,
+        segmenter,
         workers=workers,
         assumed_gb=request.gpu_memory_gb or settings.gpu_memory_gb,
     )
-    parameters["segmenter"] = draft.segmenter
+    parameters |= draft.settled
+    parameters["segmenter"] = segmenter.placed_on(gpu=budget.on_gpu)
     made = make_plan(
         image, budget=budget, workers=workers, batch_seconds=settings.batch_seconds, **parameters
     )
@@ -75,6 +85,7 @@ def plan_facts(made: Plan, *, workers: int) -> dict[str, Any]:
         "labels": str(made.target.published),
         "digest": made.digest,
         "segmenter": made.segmenter.provenance(),
+        **_masked(made),
         "tiles": len(grid),
         "grid": list(grid.counts),
         "times": grid.times,
@@ -92,6 +103,17 @@ def plan_facts(made: Plan, *, workers: int) -> dict[str, Any]:
         "scratch": {"folder": str(made.root), "at_most": _scratch_bytes(made)},
         "chunks": _chunks(made),
     }
+
+
+def _masked(made: Plan) -> dict[str, Any]:
+    """What decides which tiles are segmented, and how many are not; nothing without a mask."""
+    if made.foreground is None:
+        return {}
+    blocks = made.foreground.blocks()
+    skipped = None
+    if len(blocks) <= _MOST_BLOCKS:
+        skipped = len(made.grid) - int(made.foreground.tiles(made.grid, blocks).sum())
+    return {"mask": made.foreground.provenance(), "skipped_tiles": skipped}
 
 
 def _scratch_bytes(made: Plan) -> int:
@@ -126,6 +148,7 @@ def _lines(facts: dict[str, Any]) -> dict[str, object]:
         **({"channels": ", ".join(facts["channels"])} if facts["channels"] else {}),
         "segmenter": ", ".join(f"{k}={v}" for k, v in method.items()),
         "labels": facts["labels"],
+        **_mask_line(facts),
         "tiles": f"{facts['tiles']} ({_by(facts['grid'])}{times}) of {_by(facts['tile'])} pixels, "
         f"halo {_by(facts['halo'])}" + (f"; {finished} are finished" if finished else ""),
         "batches": f"{facts['batches']} of up to {facts['tiles_per_batch']} tiles, "
@@ -137,6 +160,15 @@ def _lines(facts: dict[str, Any]) -> dict[str, object]:
         if chunks
         else "not counted for so many tiles",
     }
+
+
+def _mask_line(facts: dict[str, Any]) -> dict[str, object]:
+    if "mask" not in facts:
+        return {}
+    options = ", ".join(f"{k}={v}" for k, v in facts["mask"].items() if k != "digest")
+    skipped = facts["skipped_tiles"]
+    count = "so large that tiles are counted by the run" if skipped is None else f"{skipped} tiles"
+    return {"mask": f"{options}; skipped: {count}"}
 
 
 def _by(lengths: list[int]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cytopave.deployments.cli.console import write, write_facts, write_json, write_table
 from cytopave.deployments.cli.options import Common, Flag
+from cytopave.deployments.cli.saved import look_up_stores
 
 if TYPE_CHECKING:
     from cytopave.engine.omezarr.folders import Folder
@@ -33,9 +34,10 @@ def report(
         tiles: Draw the tiles' edges faintly.
         common: Options of every command.
     """
-    from cytopave.engine.report import SEAMS, Report
+    from cytopave.engine.report import MISSING, SEAMS, Report
     from cytopave.engine.show.files import facts, write_report
 
+    look_up_stores(verbose=common.verbose)
     labels_path, provenance = find_labels(store, name)
     made = Report.from_provenance(provenance, labels_path)
     files = write_report(
@@ -47,6 +49,7 @@ def report(
     write_facts(facts(made, provenance))
     write_table(made.stage_rows(), title="Stages")
     write_table(made.seam_rows(), title=SEAMS)
+    write_table(made.missing_rows(), title=MISSING)
     write()
     write_facts(files)
 

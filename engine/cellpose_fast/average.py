@@ -11,10 +11,12 @@ from cytopave.engine.cellpose_fast.patches import SIDE, taper
 from cytopave.engine.cellpose_fast.streams import to_device
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cytopave.engine.cellpose_fast.patches import Axis, Span
 
 
-def average(maps: list[torch.Tensor], axes: list[Axis], spans: list[Span]) -> torch.Tensor:
+def average(maps: list[torch.Tensor], axes: Sequence[Axis], spans: Sequence[Span]) -> torch.Tensor:
     """Tapered mean of the patches over the wanted network pixels, ``(3, Y, X)`` float32.
 
     Patches are added in raster order, one after the other: a sum with an order.
@@ -40,7 +42,7 @@ def average(maps: list[torch.Tensor], axes: list[Axis], spans: list[Span]) -> to
 
 
 def _sum(
-    maps: list[torch.Tensor], taper: torch.Tensor, axes: list[Axis], spans: list[Span]
+    maps: list[torch.Tensor], taper: torch.Tensor, axes: Sequence[Axis], spans: Sequence[Span]
 ) -> torch.Tensor:
     """Sum of the patches, each times its taper along both axes."""
     weight = taper[:, None] * taper

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
+import weakref
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from cytopave.engine.cellpose_fast import patches as grid
-from cytopave.engine.cellpose_fast.answers import Answer, Answers
-from cytopave.engine.cellpose_fast.average import average
 from cytopave.engine.cellpose_fast.dynamics import follow, meet
 from cytopave.engine.cellpose_fast.flow_error import flow_errors
 from cytopave.engine.cellpose_fast.holes import BOX, fill_holes
 from cytopave.engine.cellpose_fast.objects import Objects
-from cytopave.engine.cellpose_fast.patches import SIDE
-from cytopave.engine.cellpose_fast.streams import aside, event, to_device, to_host
+from cytopave.engine.cellpose_fast.planes import PlaneWindow
+from cytopave.engine.cellpose_fast.streams import aside, event, to_host
+from cytopave.engine.errors import OutOfMemoryError
 from cytopave.engine.segmenters.objects import drop_small
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from cytopave.engine.cellpose_fast.network import Network
     from cytopave.engine.cellpose_fast.passes import Volume
@@ -55,49 +56,54 @@ class Recipe:
     volume: Volume | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Begun:
-    """A window that the device has got. Holds no network.
+    """A window that the device has got. Keeps no network alive.
 
     Attributes:
-        answers: What the network says to it; some may still wait for a batch.
-        ready: From when on those are there that wait for none; None on a CPU.
-        join: Makes flows of them: ``(3, Y, X)`` float32, y flow, x flow, logit; of a stack
-            ``(4, Z, Y, X)``.
-        objects: Makes objects of those.
+        objects: Makes objects of its flows.
         min_size: Pixels; smaller objects are dropped.
         mark: As for `Evaluator`.
+        evaluator: Whose it is, where its last patches wait for a batch to be full.
+        flows: ``(3, Y, X)`` float32, y flow, x flow, logit; of a stack ``(4, Z, Y, X)``.
+        ready: From when on they are there; None on a CPU.
     """
 
-    answers: list[Answer]
-    ready: torch.cuda.Event | None
-    join: Callable[[list[torch.Tensor]], torch.Tensor]
     objects: Callable[[torch.Tensor], Objects]
     min_size: int
     mark: Callable[[str], None]
+    evaluator: weakref.ref[Evaluator] | None = None
+    flows: torch.Tensor | None = None
+    ready: torch.cuda.Event | None = None
 
-    def settle(self, evaluator: Callable[[], Evaluator]) -> Found:
-        """Have the device make objects of the answers, and send them to the host.
+    def complete(self) -> torch.Tensor:
+        """The flows, for which no patch waits any more.
+
+        Raises:
+            OutOfMemoryError: The network was given up meanwhile.
+        """
+        if self.flows is None:
+            evaluator = self.evaluator() if self.evaluator else None
+            if evaluator is None:
+                raise OutOfMemoryError("the network was given up before it saw all patches")
+            evaluator.complete(self)
+        assert self.flows is not None
+        return self.flows
+
+    def settle(self) -> Found:
+        """Have the device make objects of the flows, and send them to the host.
 
         On CUDA in a stream of its own: the host has to know some numbers to go on, and waits for
         them while the device is at the network for the next window.
 
-        Args:
-            evaluator: Gives the one that completes the answers, where they are not complete.
+        Raises:
+            OutOfMemoryError: As `complete`.
         """
-        maps = self._complete(evaluator)
-        with aside(maps, self.ready, *(a.ready for a in self.answers)), torch.no_grad():
-            flows = self.join(maps)
-            self.mark("average")
+        flows = self.complete()
+        with aside(flows, self.ready), torch.no_grad():
             objects = self.objects(flows)
             labels, boxes = to_host(objects.image()), boxes_of(objects)
             return Found(labels, event(flows.device), boxes, self.min_size, self.mark)
-
-    def _complete(self, evaluator: Callable[[], Evaluator]) -> list[torch.Tensor]:
-        if any(answer.maps is None for answer in self.answers):
-            evaluator().complete(self.answers)
-            self.mark("network")
-        return [answer.maps for answer in self.answers if answer.maps is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,8 @@ class Evaluator:
     """A network with the patches that it has evaluated last: neighbouring tiles share some.
 
     Attributes:
-        answers: The network and what it says.
+        evaluated: Number of patches evaluated so far.
+        reused: Number of patches that were needed and had been evaluated for another tile.
     """
 
     def __init__(
@@ -151,24 +158,15 @@ class Evaluator:
             keep_bytes: Device memory for patches that another tile may need again.
             mark: Called with a stage's name when the stage has been submitted.
         """
-        self.answers = Answers(network, keep_bytes=keep_bytes)
+        self.network = network
+        self.evaluated = 0
+        self.reused = 0
         self._mark = mark or (lambda stage: None)
+        self._keep_bytes = keep_bytes
+        self._kept: OrderedDict[Hashable, torch.Tensor] = OrderedDict()
+        self._waiting: dict[Hashable, torch.Tensor] = {}
+        self._open: list[tuple[PlaneWindow, weakref.ref[Begun]]] = []
         self._lock = threading.Lock()
-
-    @property
-    def network(self) -> Network:
-        """The network."""
-        return self.answers.network
-
-    @property
-    def evaluated(self) -> int:
-        """Number of patches that the network was asked for."""
-        return self.answers.evaluated
-
-    @property
-    def reused(self) -> int:
-        """Number of patches that were needed and had been asked for by another tile."""
-        return self.answers.reused
 
     def __call__(self, pixels: np.ndarray, place: Place, recipe: Recipe) -> np.ndarray:
         """Labels of a window.
@@ -181,101 +179,97 @@ class Evaluator:
         Returns:
             ``(Y, X)`` int32 labels of `Place.window`.
         """
-        return self.begin(pixels, place, recipe).settle(lambda: self).finish()
+        return self.begin(pixels, place, recipe).settle().finish()
 
     def begin(self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe) -> Begun:
-        """Have the network evaluate a window; on CUDA, without waiting for it.
+        """Have the device compute the flows of a window; on CUDA, without waiting for them.
 
-        Patches that do not fill a batch wait for those of the next window.
+        Its last patches wait for those of the next window, if they fill no batch; `Begun.complete`
+        waits no longer.
 
         Args:
             pixels: As for a call; of a `pinned` tensor the device takes its copy by itself.
             place: Where in the image that is.
             recipe: Every parameter.
         """
+        begun = self._begun(recipe)
+        window = PlaneWindow.of(place, recipe)
         with self._lock, torch.no_grad():
-            answers, join = self._ask(pixels, place, recipe)
-        return Begun(
-            answers=answers,
-            ready=event(self.network.device),
-            join=join,
-            objects=functools.partial(self.objects, recipe=recipe, mark=self._mark),
-            min_size=recipe.min_size,
-            mark=self._mark,
-        )
+            canvas = window.canvas(torch.as_tensor(pixels), self.network.device)
+            self._mark("upload")
+            self._drop_forsaken()
+            self._ask(window, canvas)
+            self._open.append((window, weakref.ref(begun)))
+            self._close()
+            while len(self._waiting) >= self.network.batch:
+                self._evaluate()
+        return begun
 
-    def complete(self, answers: list[Answer]) -> None:
-        """Evaluate the patches among these that still wait for a batch."""
+    def _begun(self, recipe: Recipe) -> Begun:
+        objects = functools.partial(self.objects, recipe=recipe, mark=self._mark)
+        return Begun(objects, recipe.min_size, self._mark, weakref.ref(self))
+
+    def complete(self, begun: Begun) -> None:
+        """Evaluate what a window's flows still wait for, also if that does not fill a batch."""
         with self._lock, torch.no_grad():
-            self.answers.complete(answers)
+            while begun.flows is None:
+                self._evaluate()
 
     def flows(
         self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe
     ) -> torch.Tensor:
         """The network's answer for a window: ``(3, Y, X)`` float32, y flow, x flow, logit."""
-        with self._lock, torch.no_grad():
-            answers, join = self._ask(pixels, place, recipe)
-            self.answers.complete(answers)
-            return join([answer.maps for answer in answers if answer.maps is not None])
+        return self.begin(pixels, place, recipe).complete()
 
-    def _ask(
-        self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe
-    ) -> tuple[list[Answer], Callable[[list[torch.Tensor]], torch.Tensor]]:
-        """Ask the network for a window; returns the answers, and what makes flows of them."""
-        axes = [grid.axis(n, recipe.rescale) for n in place.shape[-2:]]
-        spans = [
-            axis.span(a, b)
-            for axis, a, b in zip(
-                axes, place.window.start[-2:], place.window.stop[-2:], strict=True
-            )
-        ]
-        canvas = self._canvas(torch.as_tensor(pixels), place, axes, spans, recipe)
-        canvas = canvas.to(self.network.dtype)
-        self._mark("upload")
+    def _drop_forsaken(self) -> None:
+        """Forget windows that nobody waits for any more, after a failure, and their patches."""
+        self._open = [(window, begun) for window, begun in self._open if begun() is not None]
+        wanted = {key for window, _ in self._open for key in window.keys.values()}
+        self._waiting = {key: patch for key, patch in self._waiting.items() if key in wanted}
 
-        def cut(j: int, i: int) -> torch.Tensor:
-            y, x = axes[0].starts[j] - spans[0].canvas[0], axes[1].starts[i] - spans[1].canvas[0]
-            return canvas[:, y : y + SIDE, x : x + SIDE]
+    def _ask(self, window: PlaneWindow, canvas: torch.Tensor) -> None:
+        """Have the patches of a window wait that are neither known nor waiting already."""
+        for at, key in window.keys.items():
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                self.reused += 1
+            elif key in self._waiting:
+                self.reused += 1
+            else:
+                self._waiting[key] = window.patch(canvas, at)
+                self.evaluated += 1
 
-        # all that a patch's answer depends on
-        image = (place.image, place.time, place.shape, place.window.start[:-2])
-        answers = self.answers.ask(
-            {
-                (*image, recipe.rescale, recipe.intensity, j, i): functools.partial(cut, j, i)
-                for j in spans[0].patches
-                for i in spans[1].patches
-            }
-        )
+    def _evaluate(self) -> None:
+        """Evaluate one batch of those that wait, the first ones first."""
+        keys = list(itertools.islice(self._waiting, self.network.batch))
+        answers = self.network(torch.stack([self._waiting[key] for key in keys]))
+        for key, answer in zip(keys, answers, strict=True):
+            del self._waiting[key]
+            self._kept[key] = answer
         self._mark("network")
-        return answers, functools.partial(_flows, axes=axes, spans=spans, place=place)
+        self._close()
 
-    def _canvas(
-        self,
-        pixels: torch.Tensor,
-        place: Place,
-        axes: list[grid.Axis],
-        spans: list[grid.Span],
-        recipe: Recipe,
-    ) -> torch.Tensor:
-        """Network pixels of all patches, ``(C, Y, X)`` float32, black outside the image."""
-        offsets = place.region.start[-2:]
-        cut = tuple(
-            slice(s.read[0] - o, s.read[1] - o) for s, o in zip(spans, offsets, strict=True)
-        )
-        image = pixels[:, *cut].to(self.network.device, non_blocking=True)
-        # a copy always: the tile may be wanted again, after memory ran out
-        image = image.to(torch.float32, copy=True)
-        for channel, (low, high) in zip(image, recipe.intensity, strict=True):
-            if pixels.is_floating_point():
-                channel.nan_to_num_(nan=low, neginf=low, posinf=high)
-            channel.sub_(low).div_(high - low)
-        for dim, (axis, span) in enumerate(zip(axes, spans, strict=True), 1):
-            if axis.resized:
-                at = grid.linear(axis.length, axis.scaled, *span.inside)
-                image = _interpolated(image, at, dim, span.read[0])
-        before = [s.inside[0] - s.canvas[0] for s in spans]
-        after = [s.canvas[1] - s.inside[1] for s in spans]
-        return torch.nn.functional.pad(image, (before[1], after[1], before[0], after[0]))
+    def _close(self) -> None:
+        """Make the flows of the windows, in their order, of which all patches are known."""
+        while self._open and all(key in self._kept for key in self._open[0][0].keys.values()):
+            window, waits = self._open.pop(0)
+            if (begun := waits()) is not None:
+                begun.flows = window.flows(self._kept)
+                begun.ready = event(begun.flows.device)
+                self._mark("average")
+            self._forget()
+
+    def _forget(self) -> None:
+        """Let go of patches needed longest ago, but of none that a window waits for."""
+        if not self._kept:
+            return
+        each = next(iter(self._kept.values()))
+        excess = len(self._kept) - self._keep_bytes // (each.numel() * each.element_size())
+        if excess > 0:
+            wanted = {key for window, _ in self._open for key in window.keys.values()}
+            free = (key for key in [*self._kept] if key not in wanted)
+            for key in itertools.islice(free, excess):
+                del self._kept[key]
 
     @staticmethod
     def objects(flows: torch.Tensor, recipe: Recipe, mark: Callable[[str], None]) -> Objects:
@@ -293,35 +287,6 @@ class Evaluator:
             objects = objects.where(flow_errors(steps, objects) <= recipe.flow_threshold)
         mark("check")
         return objects
-
-
-def _interpolated(image: torch.Tensor, at: grid.Sampling, dim: int, offset: int) -> torch.Tensor:
-    """Resize one axis of ``(C, Y, X)``, of which sample ``offset`` comes first."""
-    lower, upper, weight = (
-        to_device(v, image.device) for v in (at.lower - offset, at.upper - offset, at.weight)
-    )
-    weight = weight[:, None] if dim == 1 else weight
-    below, above = image.index_select(dim, lower), image.index_select(dim, upper)
-    return below * (1 - weight) + above * weight
-
-
-def _flows(
-    maps: list[torch.Tensor], *, axes: list[grid.Axis], spans: list[grid.Span], place: Place
-) -> torch.Tensor:
-    """What the patches say of a window, in its own pixels."""
-    return _resized(average(maps, axes, spans), axes, spans, place)
-
-
-def _resized(
-    flows: torch.Tensor, axes: list[grid.Axis], spans: list[grid.Span], place: Place
-) -> torch.Tensor:
-    """From network pixels back to the window's own."""
-    bounds = zip(place.window.start[-2:], place.window.stop[-2:], strict=True)
-    for dim, (axis, span, window) in enumerate(zip(axes, spans, bounds, strict=True), 1):
-        if axis.resized:
-            at = grid.linear(axis.scaled, axis.length, *window)
-            flows = _interpolated(flows, at, dim, span.wanted[0])
-    return flows
 
 
 def boxes_of(objects: Objects) -> np.ndarray:

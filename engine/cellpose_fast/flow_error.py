@@ -21,6 +21,8 @@ _AROUND = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (-1, 1), (1, -1),
 _SCALE = 2.0**20
 """Errors are added as whole numbers of this fraction: a sum without an order."""
 _WORST = 2.0**16
+AT_ONCE = 2**20
+"""Pixels of objects that are checked at a time, or one object's: 150 bytes are held for each."""
 
 
 def flow_errors(flows: torch.Tensor, objects: Objects) -> torch.Tensor:
@@ -50,6 +52,17 @@ def _on_cuda(flows: torch.Tensor, objects: Objects) -> torch.Tensor:
 
 def _sums(flows: torch.Tensor, objects: Objects) -> torch.Tensor:
     """Sum of the errors of each object in units of 1 / `_SCALE`, int64."""
+    if len(objects.pixels) <= AT_ONCE:
+        return _sums_of(flows, objects)
+    total = torch.zeros_like(objects.area)
+    group = (objects.area.cumsum(0) - objects.area) // AT_ONCE
+    for number in group.unique().tolist():
+        own = group == number
+        total[own] = _sums_of(flows, objects.where(own))
+    return total
+
+
+def _sums_of(flows: torch.Tensor, objects: Objects) -> torch.Tensor:
     heat = _heat(objects)
     expected = heat / (heat.square().sum(0).sqrt() + 1e-60)
     own = flows.flatten(1)[:, objects.pixels]

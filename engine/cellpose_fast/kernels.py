@@ -16,6 +16,8 @@ import triton.language as tl
 from cytopave.engine.cellpose_fast.streams import to_device
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cytopave.engine.cellpose_fast.objects import Objects
     from cytopave.engine.cellpose_fast.patches import Axis, Span
 
@@ -142,7 +144,7 @@ def _add_patches(
 
 
 def add_patches(
-    maps: torch.Tensor, taper: torch.Tensor, axes: list[Axis], spans: list[Span]
+    maps: torch.Tensor, taper: torch.Tensor, axes: Sequence[Axis], spans: Sequence[Span]
 ) -> torch.Tensor:
     """Sum of tapered patches: `average._sum` on a CUDA device.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     import numpy as np
 
@@ -43,23 +43,19 @@ def event(device: torch.device) -> torch.cuda.Event | None:
 
 
 @contextlib.contextmanager
-def aside(given: Iterable[torch.Tensor], *ready: torch.cuda.Event | None) -> Iterator[None]:
+def aside(given: torch.Tensor, ready: torch.cuda.Event | None) -> Iterator[None]:
     """Within the block, a CUDA device works in a second stream, which goes first.
 
     Args:
         given: What the work is about.
-        ready: From when on it is there; None on a CPU, and for what has been there before.
+        ready: From when on it is there; None on a CPU.
     """
-    events = dict.fromkeys(e for e in ready if e is not None)  # each once, in order
-    if not events:
+    if ready is None:
         yield
         return
-    given = list(given)
-    stream = _stream(given[0].device)
-    for one in events:
-        stream.wait_event(one)
-    for tensor in given:
-        tensor.record_stream(stream)  # else its memory is another's once we let go of it
+    stream = _stream(given.device)
+    stream.wait_event(ready)
+    given.record_stream(stream)  # else its memory is another's as soon as we let go of it
     with torch.cuda.stream(stream):
         yield
 

@@ -14,13 +14,13 @@ import torch
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.cellpose_fast import patches as grid
-from cytopave.engine.cellpose_fast.answers import Answer
 from cytopave.engine.cellpose_fast.dynamics3d import follow, meet
-from cytopave.engine.cellpose_fast.evaluate import FLOW_SCALE, Evaluator, Recipe
+from cytopave.engine.cellpose_fast.evaluate import FLOW_SCALE, Begun, Evaluator, Recipe
 from cytopave.engine.cellpose_fast.objects import Objects
 from cytopave.engine.cellpose_fast.passes import PASSES, Pass, Window, planes_at_once
 from cytopave.engine.cellpose_fast.slabs import Planes, average, inside, interpolated
 from cytopave.engine.cellpose_fast.smooth import smoothed
+from cytopave.engine.cellpose_fast.streams import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 class VolumeEvaluator(Evaluator):
     """An `Evaluator` of stacks: pixels ``(C, Z, Y, X)`` in, labels ``(Z, Y, X)`` out."""
 
-    def _ask(
-        self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe
-    ) -> tuple[list[Answer], Callable[[list[torch.Tensor]], torch.Tensor]]:
-        """All of it is evaluated at once."""
-        return [Answer(None, maps=self._flows(pixels, place, recipe))], _only
+    def begin(self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe) -> Begun:
+        """Have the device compute the flows of a window; on CUDA, without waiting for them."""
+        begun = self._begun(recipe)
+        with self._lock, torch.no_grad():
+            begun.flows = self.flows(pixels, place, recipe)
+        begun.ready = event(begun.flows.device)
+        return begun
 
-    def _flows(
+    def flows(
         self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe
     ) -> torch.Tensor:
         """Flows along Z, Y and X of a window, and the logit: ``(4, Z, Y, X)`` float32."""
@@ -88,11 +90,10 @@ class VolumeEvaluator(Evaluator):
             at: (image, how, at)
             for at in itertools.product(which, spans[0].patches, spans[1].patches)
         }
-        kept = self.answers.kept
-        found = {at: kept[key] for at, key in keys.items() if key in kept}
-        self.answers.reused += len(found)
+        found = {at: self._kept[key] for at, key in keys.items() if key in self._kept}
+        self.reused += len(found)
         new = [at for at in keys if at not in found]
-        self.answers.evaluated += len(new)
+        self.evaluated += len(new)
         if new:
             batch = planes.patches(one, which, new)
             # no other window needs what the window of a whole image needs
@@ -100,18 +101,17 @@ class VolumeEvaluator(Evaluator):
             for at, answer in zip(new, self.network(batch), strict=True):
                 found[at] = inside(answer, one, at, planes.window)
                 if keep:  # a copy, since a view would keep the whole batch
-                    found[at] = kept[keys[at]] = found[at].clone()
+                    found[at] = self._kept[keys[at]] = found[at].clone()
         for key in keys.values():
-            if key in kept:
-                kept.move_to_end(key)
+            if key in self._kept:
+                self._kept.move_to_end(key)
         self._forget()
         return found
 
     def _forget(self) -> None:
-        kept = self.answers.kept
-        held = sum(answer.numel() * answer.element_size() for answer in kept.values())
-        while held > self.answers.keep_bytes:
-            _, answer = kept.popitem(last=False)
+        held = sum(answer.numel() * answer.element_size() for answer in self._kept.values())
+        while held > self._keep_bytes:
+            _, answer = self._kept.popitem(last=False)
             held -= answer.numel() * answer.element_size()
 
     @staticmethod
@@ -129,10 +129,6 @@ class VolumeEvaluator(Evaluator):
         objects = Objects.numbered(foreground, numbers, count, recipe.min_size, shape)
         mark("meet")
         return objects
-
-
-def _only(maps: list[torch.Tensor]) -> torch.Tensor:
-    return maps[0]
 
 
 def _resized(flows: torch.Tensor, window: Window) -> torch.Tensor:

@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 # torch.OutOfMemoryError, cupy.cuda.memory.OutOfMemoryError, and our own
 _LIBRARIES = frozenset({"torch", "cupy", "cytopave"})
+# and tensorflow.errors.ResourceExhaustedError, which is about the GPU where it names an allocator
+_EXHAUSTED = re.compile(r"GPU_\d+_bfc|device:GPU|/gpu:\d")
 
 # What CUDA's libraries say when an allocation fails. torch, cupy and numba raise them as
 # RuntimeErrors; rmm (and so cuML) raises C++'s bad_alloc, which Cython makes a MemoryError.
@@ -95,6 +97,8 @@ def _names_it(error: BaseException) -> bool:
     for base in type(error).__mro__:
         if base.__name__ == "OutOfMemoryError" and base.__module__.partition(".")[0] in _LIBRARIES:
             return True
+        if base.__name__ == "ResourceExhaustedError" and base.__module__.startswith("tensorflow"):
+            return bool(_EXHAUSTED.search(str(error)))
     return isinstance(error, RuntimeError | MemoryError) and bool(
         _ALLOCATION_FAILED.search(str(error))
     )

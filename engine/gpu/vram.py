@@ -7,6 +7,7 @@ nothing on the card.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from cytopave.engine.errors import PlanError
+from cytopave.engine.errors import ClusterError, PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,6 +82,38 @@ def probe_gpu(
             return _read(driver, handle, assumed_gb)
     except pynvml.NVMLError as error:
         return _assume(f"no GPU is visible here: NVML says {str(error)!r}", assumed_gb)
+
+
+def count_gpus(
+    wanted: str | None = None, *, environ: Mapping[str, str] = os.environ, nvml: Any = None
+) -> int:
+    """How many GPUs this process may use.
+
+    Args:
+        wanted: Of these alone (numbers or UUIDs, separated by commas), where given.
+        environ: Where ``CUDA_VISIBLE_DEVICES`` is looked up.
+        nvml: A module like ``pynvml``; None takes that one.
+
+    Raises:
+        ClusterError: One that is wanted is not there.
+    """
+    import pynvml
+
+    grant = wanted if wanted is not None else environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        with _session(nvml or pynvml) as driver:
+            if grant is None:
+                return int(driver.nvmlDeviceGetCount())
+            names = [name.strip() for name in grant.split(",")]
+            found = list(itertools.takewhile(lambda name: _granted(driver, name), names))
+    except pynvml.NVMLError:
+        names, found = (wanted or "").split(","), []
+    if wanted is not None and len(found) < len(names):
+        raise ClusterError(
+            f"the cluster is to use the GPU {names[len(found)]} (gpus={wanted!r}), and no such GPU "
+            "is visible here: correct gpus, or leave it out to use all that are granted"
+        )
+    return len(found)
 
 
 def plan_budget(gpus: Sequence[Gpu], *, assumed_gb: float | None = None) -> int:

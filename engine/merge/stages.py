@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from cytopave.engine.lazy import grouped
 from cytopave.engine.merge.links import LINK, scan
 from cytopave.engine.merge.paint import Painter
 from cytopave.engine.merge.resolve import Resolution, resolve
+from cytopave.engine.pipeline import Pipeline
 from cytopave.engine.scratch.archive import Archive, write_archive, write_array
 from cytopave.engine.scratch.tiles import OpenTiles
 from cytopave.engine.scratch.views import VIEW
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
 
 
 MOST_THREADS = 8
-_PIXELS_AT_ONCE = 1 << 26
-"""Pixels that threads paint at once: each holds its block as tile labels, ids and compressed."""
+_IN_HAND = 3
+"""Blocks that each of them paints and writes at a time."""
+_PIXELS_AT_ONCE = 1 << 27
+"""Pixels of all these blocks, at most."""
 
 _RESOLUTION = ("offsets", "final", "mode", "suspects")
 
@@ -111,7 +115,7 @@ def write_blocks(plan: Plan, blocks: Sequence[WriteBlock], *, threads: int = 1) 
     """
     resolution = load_resolution(plan.merge_folder)
     largest = max(block.box.size for block in blocks)
-    threads = min(threads, max(1, _PIXELS_AT_ONCE // largest))
+    threads = min(threads, max(1, _PIXELS_AT_ONCE // (_IN_HAND * largest)))
     seams = SeamCounter(plan.grid)
     for counted in _each_part(lambda part: _written(plan, part, resolution), blocks, threads):
         seams.join(counted.state())
@@ -123,17 +127,24 @@ def _written(plan: Plan, blocks: Sequence[WriteBlock], resolution: Resolution) -
     """Paint and write blocks, one after the other; returns what their seams look like."""
     painter = Painter(plan.scratch, plan.grid, resolution)
     seams = SeamCounter(plan.grid)
-    labels = np.empty(0, resolution.final.dtype)
-    for block in blocks:
-        if labels.shape != block.box.shape:  # else the memory of the last block will do
-            labels = np.empty(block.box.shape, resolution.final.dtype)
+
+    def paint(block: WriteBlock, _: None) -> np.ndarray:
+        labels = np.empty(block.box.shape, resolution.final.dtype)
         for tile in plan.grid.covering(block.time, block.box):
             core = painter.paint(tile.index)
             part = tile.core.intersect(block.box)
             labels[part.within(block.box)] = core[part.within(tile.core)]
-            if block.box.contains(tile.core.start):
+            # What ends where a tile is missing says nothing about the seams.
+            if block.box.contains(tile.core.start) and tile.index not in plan.scratch.left_out:
                 seams.add(tile, core)
-        plan.target.write(block, labels)
+        return labels
+
+    # While a block is painted, those before it are compressed and written.
+    pipeline = Pipeline(lambda _: None, paint, plan.target.write, bound=_IN_HAND)
+    with closing(pipeline.run(blocks)) as written:
+        for _, _, error in written:
+            if error is not None:
+                raise error
     return seams
 
 

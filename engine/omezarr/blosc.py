@@ -1,4 +1,4 @@
-"""Truncated Blosc chunks: noticed before they are decoded.
+"""Damaged chunks: what codecs raise, and truncated Blosc chunks, noticed before they are decoded.
 
 Blosc trusts the length in a chunk's header. Of a file that is shorter (a copy cut off, a disk that
 was full) it decodes what lies behind in memory, silently, wherever pixels were stored
@@ -8,6 +8,9 @@ numcodecs 0.17.1. Chunks in shards need no such care: a shard ends with a checke
 
 from __future__ import annotations
 
+import gzip
+import lzma
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import zarr
@@ -18,6 +21,9 @@ from zarr.storage import WrapperStore
 if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest
     from zarr.core.buffer import Buffer, BufferPrototype
+
+CORRUPT = (zlib.error, lzma.LZMAError, gzip.BadGzipFile, EOFError)
+"""What codecs raise for truncated or altered bytes, besides Python's everyday errors."""
 
 _HEADER = 16  # bytes, of which the last four are the length of all
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote
 
 import fsspec
 import zarr
+from zarr.storage import FsspecStore
 
 from cytopave.engine.errors import MissingExtraError, UserError
+from cytopave.engine.omezarr import stores
 from cytopave.engine.omezarr.blosc import guarded
+from cytopave.engine.omezarr.patience import Patient, patiently
+from cytopave.engine.omezarr.stores import absolute as absolute  # by its old name
 
 METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 """Names of files that describe a zarr node (the first for format 3, the others for format 2)."""
@@ -28,16 +32,6 @@ PART = ".cytopave-part"
 
 # What filesystems call the thing that changes when a file is written; the first that is there.
 _STAMPS = ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "updated", "created")
-
-
-def absolute(url: str | os.PathLike[str]) -> str:
-    """A local path made absolute (``~`` and ``file://`` resolved); any other URL as it is."""
-    text = os.fspath(url)
-    if text.startswith("file://"):
-        text = unquote(text.removeprefix("file://"))
-    if "://" in text or "::" in text:
-        return text.rstrip("/") if not text.endswith("://") else text
-    return os.path.abspath(os.path.expanduser(text))
 
 
 @dataclass(frozen=True)
@@ -70,6 +64,16 @@ class Folder:
         """The folder on this machine; None for a remote one."""
         return None if "://" in self.url or "::" in self.url else Path(self.url, self.path)
 
+    @property
+    def address(self) -> tuple[str, dict[str, Any]]:
+        """The folder's own path or URL, and the options to open it with.
+
+        Raises:
+            UserError: The store is one that nobody has named.
+        """
+        url, options = stores.located(self.url, self.options)
+        return f"{url}/{self.path}" if self.path else url, dict(options)
+
     def remote(self, name: str = "") -> tuple[Any, str]:
         """The fsspec filesystem, and the path in it of the folder or of a file in it.
 
@@ -77,8 +81,9 @@ class Folder:
             MissingExtraError: The package that serves the URL's protocol is not installed.
             UserError: fsspec knows no such protocol.
         """
+        url, options = stores.located(self.url, self.options)
         try:
-            system, root = fsspec.url_to_fs(self.url, **self.options)
+            system, root = fsspec.url_to_fs(url, **options)
         except ImportError as error:
             raise MissingExtraError(
                 f"{self.url} cannot be opened: {error}; install the package it names "
@@ -88,13 +93,21 @@ class Folder:
             raise UserError(f"{self.url} cannot be opened: {error}") from error
         return system, "/".join(part for part in (root.rstrip("/"), self.path, name) if part)
 
+    def _ask[T](self, call: Callable[[], T], name: str = "") -> T:
+        return patiently(call, f"{self}/{name}".rstrip("/"))
+
     def exists(self, name: str = "") -> bool:
         """Whether the folder, or a file or folder in it, is there."""
         if self.local:
             return os.path.lexists(self.local / name)
         system, path = self.remote(name)
         system.invalidate_cache()
-        return bool(system.exists(path))
+        try:
+            # exists() of some filesystems takes any failure for absence.
+            self._ask(lambda: system.info(path), name)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def read(self, name: str) -> bytes | None:
         """Content of a file; None where there is none."""
@@ -102,7 +115,7 @@ class Folder:
             if self.local:
                 return (self.local / name).read_bytes()
             system, path = self.remote(name)
-            return bytes(system.cat_file(path))
+            return bytes(self._ask(lambda: system.cat_file(path), name))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
@@ -151,16 +164,26 @@ class Folder:
 
     def folders(self) -> list[str]:
         """Sorted names of the folders in this one; hidden ones left out."""
+        return [name for name in self._folders() if not name.startswith(".")]
+
+    def hidden(self) -> list[str]:
+        """Sorted names of the hidden folders in this one; none where there is no such folder."""
+        try:
+            return [name for name in self._folders() if name.startswith(".")]
+        except FileNotFoundError:
+            return []
+
+    def _folders(self) -> list[str]:
         if self.local:
             found = [e.name for e in os.scandir(self.local) if e.is_dir()]
         else:
             system, path = self.remote()
             found = [
                 e["name"].rstrip("/").rsplit("/", 1)[-1]
-                for e in system.ls(path, detail=True)
+                for e in self._ask(lambda: system.ls(path, detail=True))
                 if e["type"] == "directory"
             ]
-        return sorted(n for n in found if not n.startswith("."))
+        return sorted(found)
 
     def files(self) -> Iterator[tuple[str, int, str]]:
         """All files below the folder: relative path, bytes, and a stamp that changes on writing."""
@@ -169,17 +192,32 @@ class Folder:
             return
         system, root = self.remote()
         system.invalidate_cache()
-        for path, info in system.find(root, detail=True).items():
+        for path, info in self._ask(lambda: system.find(root, detail=True)).items():
             stamp = next((info[key] for key in _STAMPS if info.get(key)), "")
             yield path.removeprefix(root).strip("/"), int(info.get("size") or 0), str(stamp)
+
+    def changed(self) -> float | None:
+        """When a file below the folder changed last, in seconds since 1970; None if unknown."""
+        if self.local:
+            paths = (os.path.join(self.local, name) for name, _, _ in self.files())
+            # Not the time of its content, which a copy may keep.
+            return max((os.stat(path).st_ctime for path in paths), default=None)
+        system, root = self.remote()
+        system.invalidate_cache()
+        found = [_seconds(info) for info in system.find(root, detail=True).values()]
+        return max((seconds for seconds in found if seconds is not None), default=None)
+
+    def size(self) -> int:
+        """Bytes of all files below the folder."""
+        return sum(size for _, size, _ in self.files())
 
     def array(self, *, mode: Literal["r", "r+"] = "r") -> zarr.Array[Any]:
         """The zarr array that the folder is, kept open until its metadata are rewritten.
 
         On a remote store that is not noticed: `forget` there.
         """
-        options = json.dumps(self.options, sort_keys=True)
-        return _array(self.url, self.path, mode, options, self._stamp())
+        url, options = stores.located(self.url, self.options)
+        return _array(url, self.path, mode, json.dumps(options, sort_keys=True), self._stamp())
 
     def _stamp(self) -> int:
         for name in ("zarr.json", ".zarray") if self.local else ():
@@ -199,8 +237,26 @@ def _array(
     url: str, path: str, mode: Literal["r", "r+"], options: str, stamp: int
 ) -> zarr.Array[Any]:
     del stamp  # tells apart what the same path held at different times
-    array = zarr.open_array(url, path=path, mode=mode, storage_options=json.loads(options) or None)
+    storage = json.loads(options) or None
+    if mode == "r" and ("://" in url or "::" in url):
+        store = FsspecStore.from_url(url, storage_options=storage, read_only=True)
+        return guarded(zarr.open_array(Patient(store), path=path, mode=mode))
+    array = zarr.open_array(url, path=path, mode=mode, storage_options=storage)
     return guarded(array) if mode == "r" else array
+
+
+def _seconds(info: Mapping[str, Any]) -> float | None:
+    """When a remote file was written, by whatever its filesystem calls it."""
+    for key in ("LastModified", "last_modified", "mtime", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = datetime.datetime.fromisoformat(value)
+        if isinstance(value, datetime.datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None
 
 
 def _scan(root: str, prefix: str) -> Iterator[tuple[str, int, str]]:

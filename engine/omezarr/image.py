@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import itertools
 import json
-import lzma
-import zlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,16 +15,14 @@ import numpy as np
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import CorruptError, ImageError, MissingExtraError, UserError
 from cytopave.engine.omezarr import ngff
+from cytopave.engine.omezarr.blosc import CORRUPT
 from cytopave.engine.omezarr.folders import METADATA, Folder, absolute
 
 if TYPE_CHECKING:
-    import os
-
     import zarr
 
-# What codecs raise for truncated or altered bytes; other errors may not come back on a retry.
-_CORRUPT = (zlib.error, lzma.LZMAError, gzip.BadGzipFile, EOFError)
-_DAMAGE = (ValueError, RuntimeError, TypeError, LookupError, *_CORRUPT)
+# Other errors than these may not come back on a retry.
+_DAMAGE = (ValueError, RuntimeError, TypeError, LookupError, *CORRUPT)
 
 _AXES_BY_NDIM = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
 
@@ -224,11 +220,15 @@ class Image:
         block = block.transpose([self.axes.index(a) for a in order]).reshape(box.shape)
         return block.astype(self.dtype, copy=False)
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, *, times: bool = True) -> str:
         """SHA-256 over the level's metadata and the name, size and time of its every file.
 
         Changed pixels change it, without being read: a file that is written gets a new time
         (or ETag, in object stores). So does a copy of the image.
+
+        Args:
+            times: Whether times count. Without them a copy has the same fingerprint, and changed
+                pixels show in the sizes of compressed files, not surely but nearly so.
         """
         folder = self._array_folder
         digest = hashlib.sha256()
@@ -238,7 +238,7 @@ class Image:
                 digest.update(json.dumps([name, content], sort_keys=True).encode())
         files = (f for f in folder.files() if f[0] not in METADATA)
         for name, size, stamp in sorted(files):
-            digest.update(f"{name}\0{size}\0{stamp}\n".encode())
+            digest.update(f"{name}\0{size}\0{stamp if times else ''}\n".encode())
         return digest.hexdigest()
 
 
@@ -263,6 +263,8 @@ def open_image(
             not a number, or axes that do not fit.
         MissingExtraError: The package that serves the URL's protocol is not installed.
     """
+    if not os.fspath(url).strip():
+        raise ImageError("no image is named: give its path or URL")
     folder = Folder(absolute(url), dict(storage_options or {}))
     try:
         if folder.local is None:

@@ -247,8 +247,9 @@ class LabelTarget(BaseModel):
         v3 = self.zarr_format == 3
         # A store of its own, rooted at the hidden group: zarr would create a group for every
         # folder above it, and so announce the labels before they are there.
+        url, options = self.staging.address
         zarr.create_array(
-            str(self.staging),
+            url,
             name=level.path,
             shape=level.shape,
             dtype=dtype,
@@ -259,7 +260,7 @@ class LabelTarget(BaseModel):
             zarr_format=self.zarr_format,
             dimension_names=list(self.axes) if v3 else None,
             chunk_key_encoding={"name": "default" if v3 else "v2", "separator": "/"},
-            storage_options=self.storage_options or None,
+            storage_options=options or None,
             config={"write_empty_chunks": False},
         )
 
@@ -372,7 +373,7 @@ def label_target(
 
 def label_store(image: Image, output: str | os.PathLike[str] | None) -> str:
     """The store that gets an image's labels; see `label_target`."""
-    if output:
+    if output is not None:
         return absolute(output)
     return image.url if image.version else beside(image.url)
 

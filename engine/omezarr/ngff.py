@@ -104,7 +104,10 @@ def describe_group(attributes: Mapping[str, Any], where: Folder) -> str:
     if "plate" in ome:
         wells = [w["path"] for w in ome["plate"].get("wells", [])]
         images = [f"{where / w}/0" for w in wells]
-        return f"{where} is a plate of {len(wells)} wells: name one of its images{_some(images)}"
+        return (
+            f"{where} is a plate of {len(wells)} wells: name one of its images{_some(images)}; "
+            "all of them are for segment_plate, or cytopave segment"
+        )
     if "well" in ome:
         images = [str(where / i["path"]) for i in ome["well"].get("images", [])]
         return f"{where} is a well of a plate: name one of its images{_some(images)}"
@@ -217,18 +220,18 @@ def validate_labels(folder: Folder) -> None:
     Raises:
         CorruptError: yaozarrs finds an error; its first one is named.
     """
-    url = str(folder.local) if folder.local else "/".join((folder.url, folder.path))
+    url, options = folder.address
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         try:
-            group = validate_zarr_store(open_group(url, dict(folder.options)))
+            group = validate_zarr_store(open_group(url, options))
         except StorageValidationError as error:
             details = [d for d in error.errors() if not d["type"].startswith(_ABOUT_THE_SOURCE)]
             if details:
                 raise CorruptError(
                     f"the labels written to {folder} are not valid OME-Zarr: {details[0]['msg']}"
                 ) from error
-            group = open_group(url, dict(folder.options))
+            group = open_group(url, options)
     for warning in found:
         logger.debug("%s: %s", folder, warning.message)
     multiscale = read_multiscale(dict(group.attrs), folder)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
@@ -23,6 +25,47 @@ class Budget:
     size: int
     source: str
     on_gpu: bool
+
+
+class Room(NamedTuple):
+    """The host memory of one worker.
+
+    Attributes:
+        host: Name of the host; workers of one share its memory.
+        free: Bytes that are free there.
+        limit: Bytes at which the worker is stopped; None or 0 where it has no limit.
+        threads: Tiles that the worker works on at once.
+    """
+
+    host: str
+    free: int
+    limit: int | None
+    threads: int = 1
+
+
+UNKNOWN = Budget(sys.maxsize, "the memory of workers that are not there yet", on_gpu=False)
+"""For drafts: nothing is refused for want of memory that nobody has seen."""
+
+
+def rooms_budget(rooms: Sequence[Room]) -> Budget:
+    """What a tile may take of the host memory of any worker: half of the smallest share.
+
+    Args:
+        rooms: One entry a worker, at least one.
+    """
+    threads: Counter[str] = Counter()
+    for room in rooms:
+        threads[room.host] += room.threads
+
+    def share(room: Room) -> int:
+        of_host = room.free // threads[room.host]
+        return min(of_host, room.limit // room.threads) if room.limit else of_host
+
+    smallest = min(rooms, key=share)
+    count = len(rooms)
+    whom = "the worker has" if count == 1 else f"each of {count} workers has"
+    note = f"half of the {share(smallest) / GIB:.1f} GiB of free memory that {whom}"
+    return Budget(share(smallest) // 2, note, on_gpu=False)
 
 
 def host_budget(workers: int) -> Budget:
@@ -52,6 +95,22 @@ def local_budget(segmenter: Segmenter, *, workers: int, assumed_gb: float | None
         workers: Number of workers that share the host's memory.
         assumed_gb: GiB of the GPUs, where the user said so.
     """
-    if segmenter.uses_gpu:
+    if segmenter.uses_gpu or (segmenter.wants_gpu and assumed_gb is not None):
         return gpu_budget([probe_gpu(assumed_gb=assumed_gb)], assumed_gb=assumed_gb)
     return host_budget(workers)
+
+
+def distant_budget(segmenter: Segmenter, *, gpu: bool | None, assumed_gb: float | None) -> Budget:
+    """What a tile may be assumed to take on workers that nobody has seen yet.
+
+    Args:
+        segmenter: Decides whether a GPU counts or the host.
+        gpu: Whether the workers have GPUs; None where that is not known.
+        assumed_gb: GiB of the GPUs, where the user said so.
+    """
+    if segmenter.wants_gpu and gpu is not False and (gpu or assumed_gb is not None):
+        unseen = probe_gpu(environ={"CUDA_VISIBLE_DEVICES": ""}, assumed_gb=assumed_gb)
+        return gpu_budget([unseen], assumed_gb=assumed_gb)
+    here = host_budget(1)
+    note = f"{here.source}, as on this host; the workers are asked when the run starts"
+    return Budget(here.size, note, on_gpu=False)

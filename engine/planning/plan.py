@@ -7,20 +7,22 @@ import json
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from cytopave.engine.merge import Merge
+from cytopave.engine.omezarr import stores
 from cytopave.engine.omezarr.image import Image
 from cytopave.engine.omezarr.labels import LabelTarget
+from cytopave.engine.planning.foreground import Foreground
 from cytopave.engine.scratch.archive import write_bytes
 from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.segmenters import Segmenter
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # Raise it whenever tiles computed by an earlier version must not be used again.
 CODE_VERSION = 1
@@ -46,7 +48,9 @@ class Plan(BaseModel):
     """A run with nothing left to decide; workers read it from the run's scratch folder.
 
     Attributes:
-        digest: Names the tiles' content: image, channels, grid, segmenter and code version.
+        digest: Names the tiles' content: image, channels, grid, segmenter and code version; once
+            tiles are left out, which ones as well.
+        fingerprint: The image's `Image.fingerprint` when the run was planned.
         image: The image at the level that is segmented.
         channels: Channels that the segmenter gets; empty where the image has no channel axis.
         grid: The tiles.
@@ -57,11 +61,14 @@ class Plan(BaseModel):
         in_flight: Tiles that a worker may have in hand at a time: read ahead, computed, finished.
         memory: Need and budget of one tile.
         root: The run's scratch folder.
+        foreground: What decides which tiles are segmented; None: all are.
+        left_out: Tiles that failed and count as empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: str
+    fingerprint: str
     image: Image
     channels: tuple[int, ...]
     grid: Grid
@@ -72,11 +79,19 @@ class Plan(BaseModel):
     in_flight: int
     memory: Memory
     root: Path
+    foreground: Foreground | None = None
+    left_out: tuple[int, ...] = ()
 
     @property
     def scratch(self) -> Scratch:
         """The tile files."""
-        return Scratch(self.root)
+        return Scratch(self.root, frozenset(self.left_out))
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Arguments of `make_plan` with what was found out about the whole image in them."""
+        mask = self.foreground.asked if self.foreground else None
+        return {"segmenter": self.segmenter, "mask": mask}
 
     @property
     def batches(self) -> Sequence[tuple[int, ...]]:
@@ -92,7 +107,21 @@ class Plan(BaseModel):
     @property
     def merge_folder(self) -> Path:
         """Links and resolution of this merge rule: another rule reuses the tiles."""
-        return self.root / f"merge-{self.merge.rule}-{self.merge.iou:g}"
+        without = f"-{self.digest[:16]}" if self.left_out else ""
+        return self.root / f"merge-{self.merge.rule}-{self.merge.iou:g}{without}"
+
+    def without(self, tiles: Iterable[int]) -> Plan:
+        """The plan of a label image in which some tiles are missing; writes what stands for them.
+
+        Its digest is another one: the complete label image is never taken for made.
+        """
+        left_out = tuple(sorted(tiles))
+        digest = hashlib.sha256(f"{self.digest} without {left_out}".encode()).hexdigest()
+        target = self.target.model_copy(update={"digest": digest})
+        for index in left_out:
+            self.scratch.leave_out(self.grid, self.grid[index])
+        changes = {"digest": digest, "target": target, "left_out": left_out}
+        return self.model_copy(update=changes)
 
     def save(self) -> str:
         """Write the plan into its scratch folder, under a name of its own; returns the path.
@@ -109,11 +138,21 @@ class Plan(BaseModel):
     @lru_cache(maxsize=4)
     def load(path: str) -> Plan:
         """A saved plan; parsed once a process, since its content is in its name."""
-        return Plan.model_validate_json(Path(path).read_bytes())
+        plan = Plan.model_validate_json(Path(path).read_bytes())
+        # Names of stores are looked up now: threads that read ahead could not.
+        for store in (plan.image.folder, plan.target.store):
+            stores.located(store.url, store.options)
+        return plan
 
 
 def tile_digest(
-    content: str, *, level: int, channels: tuple[int, ...], grid: Grid, segmenter: Segmenter
+    content: str,
+    *,
+    level: int,
+    channels: tuple[int, ...],
+    grid: Grid,
+    segmenter: Segmenter,
+    foreground: str | None = None,
 ) -> str:
     """Digest of all that a tile's labels depend on: 64 hexadecimal digits.
 
@@ -123,6 +162,7 @@ def tile_digest(
         channels: Those that the segmenter gets.
         grid: The tiles.
         segmenter: Resolved.
+        foreground: Digest of what decides which tiles are segmented, if anything does.
     """
     facts = {
         "code": CODE_VERSION,
@@ -131,6 +171,7 @@ def tile_digest(
         "channels": channels,
         "grid": [grid.shape, grid.tile, grid.halo, grid.times],
         "segmenter": segmenter.digest(),
+        **({"foreground": foreground} if foreground else {}),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -13,10 +13,11 @@ from cytopave.engine.boxes import Box
 from cytopave.engine.errors import OutputError, PlanError
 from cytopave.engine.omezarr.image import open_image
 from cytopave.engine.omezarr.labels import label_store, label_target
-from cytopave.engine.planning.budget import host_budget
+from cytopave.engine.planning.budget import UNKNOWN, host_budget
 from cytopave.engine.planning.plan import Memory, Plan, batch_shape, tile_digest
 from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER
 from cytopave.engine.scratch.tiles import Scratch
+from cytopave.engine.tables.target import table_of_run
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cytopave.engine.merge import Merge
     from cytopave.engine.omezarr.image import Image
     from cytopave.engine.planning.budget import Budget
+    from cytopave.engine.planning.foreground import Mask
     from cytopave.engine.segmenters import Segmenter
     from cytopave.engine.tiling import Tiling
 
@@ -51,6 +53,8 @@ def make_plan(
     axes: str | None = None,
     channels: Sequence[int | str] | None = None,
     scratch: Path | None = None,
+    mask: Mask | None = None,
+    measure: bool = False,
 ) -> Plan:
     """Decide everything about a run, and refuse what cannot work, before any tile is read.
 
@@ -59,18 +63,24 @@ def make_plan(
     """
     source = open_image(image, level=level, axes=axes)
     chosen = source.channel_indices(channels)
+    foreground = mask.resolve(source, channels=chosen) if mask else None
     resolved = segmenter.resolve(source, channels=chosen)
     grids = plan_grids(source, tiling, resolved, budget, n_channels=max(1, len(chosen)))
     folder = scratch_root(label_store(source, output), scratch)
     content = source.fingerprint()
-    digests = [
-        tile_digest(content, level=level, channels=chosen, grid=grid, segmenter=resolved)
-        for grid in grids
-    ]
+    facts: dict[str, Any] = {
+        "level": level,
+        "channels": chosen,
+        "segmenter": resolved,
+        "foreground": foreground.digest() if foreground else None,
+    }
+    digests = [tile_digest(content, grid=grid, **facts) for grid in grids]
     grid, digest = _furthest(list(zip(grids, digests, strict=True)), folder)
     target = label_target(
         source, name=name, output=output, overwrite=overwrite, tile=grid.tile, digest=digest
     )
+    if measure:
+        table_of_run(target, merge).check()
     n_channels = max(1, len(chosen))
     need = tile_need(source, resolved, budget, grid, n_channels=n_channels)
     in_hand = host_need(source, resolved, grid, n_channels=n_channels)
@@ -80,6 +90,7 @@ def make_plan(
     least = tiles / 4 if budget.on_gpu else 1
     return Plan(
         digest=digest,
+        fingerprint=content,
         image=source,
         channels=chosen,
         grid=grid,
@@ -90,10 +101,13 @@ def make_plan(
         in_flight=max(1, min(_MOST_IN_FLIGHT, host_budget(workers).size // in_hand)),
         memory=Memory(need=need, budget=budget.size, source=budget.source),
         root=folder / digest[:16],
+        foreground=foreground,
     )
 
 
-def draft_plan(image: str, *, workers: int, batch_seconds: float = 20.0, **request: Any) -> Plan:
+def draft_plan(
+    image: str, *, workers: int | None, batch_seconds: float = 20.0, **request: Any
+) -> Plan:
     """The plan as far as it can be made before there are workers; leaves nothing behind.
 
     Its use is to refuse at once what cannot work. What it found out about the whole image is in
@@ -101,15 +115,18 @@ def draft_plan(image: str, *, workers: int, batch_seconds: float = 20.0, **reque
 
     Args:
         image: As for `make_plan`, like the ``request``.
-        workers: How many workers there will be at least; they share this host's memory.
+        workers: How many workers there will be at least that share this host's memory; None where
+            they run elsewhere.
         batch_seconds: Work of one task.
         request: The other arguments of `make_plan`, except for the budget.
 
     Raises:
         UserError: The image, the request, the segmenter or the output is not usable.
     """
-    budget = host_budget(workers)
-    return make_plan(image, budget=budget, workers=workers, batch_seconds=batch_seconds, **request)
+    budget = UNKNOWN if workers is None else host_budget(workers)
+    return make_plan(
+        image, budget=budget, workers=workers or 1, batch_seconds=batch_seconds, **request
+    )
 
 
 def plan_grids(
@@ -160,7 +177,7 @@ def tile_need(
     image: Image, segmenter: Segmenter, budget: Budget, grid: Grid, *, n_channels: int
 ) -> int:
     """Bytes that the largest tile of a grid needs: on the GPU, or of the worker's own memory."""
-    if budget.on_gpu and segmenter.uses_gpu:
+    if budget.on_gpu and segmenter.wants_gpu:
         itemsize = np.dtype(image.dtype).itemsize
         return segmenter.device_bytes(_window(grid), itemsize, n_channels)
     return host_need(image, segmenter, grid, n_channels=n_channels)

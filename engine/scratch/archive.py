@@ -111,6 +111,11 @@ def _placed(index: dict[str, Any], start: int) -> dict[str, Any]:
 
 def write_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays, under ASCII names, as one file that appears whole or not at all."""
+    write_bytes(path, archive_bytes(arrays))
+
+
+def archive_bytes(arrays: Mapping[str, np.ndarray]) -> memoryview:
+    """What `write_archive` writes."""
     index: dict[str, Any] = {}
     members = []
     for name, array in arrays.items():
@@ -123,7 +128,7 @@ def write_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, data in (("index.json", json.dumps(index)), *members):
             archive.writestr(name, data)
-    write_bytes(path, buffer.getbuffer())
+    return buffer.getbuffer()
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

@@ -8,13 +8,14 @@ import hashlib
 import logging
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cytopave.engine.errors import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +23,19 @@ DEFAULT_FOLDER = ".cytopave"
 """Name of the folder of all scratch folders where none was asked for; deleted when empty."""
 
 
+@dataclass
+class Tenancy:
+    """A run's stay in a scratch folder.
+
+    Attributes:
+        remove: Whether the folder is deleted in the end; may be changed meanwhile.
+    """
+
+    remove: bool
+
+
 @contextlib.contextmanager
-def occupied(root: Path, *, remove: bool) -> Iterator[None]:
+def occupied(root: Path, *, remove: bool) -> Iterator[Tenancy]:
     """Use a scratch folder that other runs may use as well.
 
     Args:
@@ -32,16 +44,46 @@ def occupied(root: Path, *, remove: bool) -> Iterator[None]:
             another run uses it: the last one to leave deletes it. The operating system ends a
             killed run's claim. File systems without locks cannot tell: a warning says so.
 
+    Yields:
+        The stay, in which ``remove`` may be changed.
+
     Raises:
         OutputError: The folder cannot be created or written to.
     """
     with _usable(root):
         handle, lock = _shared_lock(root)
         root.mkdir(parents=True, exist_ok=True)
+    tenancy = Tenancy(remove)
     try:
-        yield
-        if remove:
+        yield tenancy
+        if tenancy.remove:
             _remove_if_alone(root, handle, lock)
+    finally:
+        os.close(handle)
+
+
+def is_occupied(root: Path) -> bool:
+    """Whether a run uses a scratch folder."""
+    try:
+        return not _alone(root, lambda _: None, flags=os.O_RDWR)
+    except FileNotFoundError:  # every run makes the lock before anything else
+        return False
+
+
+def remove_unoccupied(root: Path) -> bool:
+    """Delete a scratch folder that no run uses; returns whether it is gone."""
+    return _alone(root, lambda lock: _remove(root, lock))
+
+
+def _alone(root: Path, act: Callable[[Path], None], *, flags: int = os.O_RDWR | os.O_CREAT) -> bool:
+    """Do something about a scratch folder while no run can use it; returns whether it was done."""
+    lock = _lock_of(root)
+    handle = os.open(lock, flags, 0o666)
+    try:
+        if not _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, root) or not _is_at(handle, lock):
+            return False
+        act(lock)
+        return True
     finally:
         os.close(handle)
 
@@ -83,9 +125,21 @@ def _usable(root: Path) -> Iterator[None]:
         ) from error
 
 
-def _shared_lock(root: Path) -> tuple[int, Path]:
+def _lock_of(root: Path) -> Path:
     # Beside the folder, so that it can be held while the folder is deleted.
-    lock = root.parent / f".{root.name}.lock"
+    return root.parent / f".{root.name}.lock"
+
+
+def _is_at(handle: int, lock: Path) -> bool:
+    """Whether an open file is still what its path leads to."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(lock))
+    except FileNotFoundError:
+        return False
+
+
+def _shared_lock(root: Path) -> tuple[int, Path]:
+    lock = _lock_of(root)
     while True:
         root.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -93,9 +147,8 @@ def _shared_lock(root: Path) -> tuple[int, Path]:
         except FileNotFoundError:
             continue  # its last holder deleted the folder meanwhile
         _lock(handle, fcntl.LOCK_SH, root)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), os.stat(lock)):
-                return handle, lock
+        if _is_at(handle, lock):
+            return handle, lock
         os.close(handle)  # its last holder deleted it while we waited
 
 
@@ -111,8 +164,11 @@ def _lock(handle: int, how: int, root: Path) -> bool:
 
 
 def _remove_if_alone(root: Path, handle: int, lock: Path) -> None:
-    if not _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, root):
-        return
+    if _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, root):
+        _remove(root, lock)
+
+
+def _remove(root: Path, lock: Path) -> None:
     shutil.rmtree(root)
     lock.unlink(missing_ok=True)
     if root.parent.name == DEFAULT_FOLDER:

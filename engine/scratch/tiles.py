@@ -52,9 +52,15 @@ def shared_zone(grid: Grid, tile: Tile, step: tuple[int, ...]) -> Box | None:
 
 @dataclass(frozen=True)
 class Scratch:
-    """The folder of one run, named by the run's digest."""
+    """The folder of one run, named by the run's digest.
+
+    Attributes:
+        root: The folder.
+        left_out: Tiles that could not be segmented and count as empty; see `leave_out`.
+    """
 
     root: Path
+    left_out: frozenset[int] = frozenset()
 
     def tile_path(self, index: int) -> Path:
         """Where the file of a tile lies once the tile is finished."""
@@ -79,23 +85,35 @@ class Scratch:
         Returns:
             The number of labels n.
         """
-        table = views(grid, tile, labels)
-        labels = labels.astype(np.min_scalar_type(len(table)), copy=False)
-        members = {"core": labels[tile.core.within(tile.window)]}
-        for step, _ in grid.steps(tile):
-            zone = shared_zone(grid, tile, step)
-            if zone is not None:
-                members[zone_name(step)] = labels[zone.within(tile.window)]
-        write_archive(self.tile_path(tile.index), {"views": table, **members})
-        return len(table)
+        return _write(self.tile_path(tile.index), grid, tile, labels)
+
+    def leave_out(self, grid: Grid, tile: Tile) -> None:
+        """Write the file that stands for a tile of `left_out`; it never counts as finished."""
+        _write(self._empty_path(tile.index), grid, tile, np.zeros(tile.window.shape, np.uint8))
 
     def open(self, index: int) -> Archive:
-        """A finished tile's file.
+        """A finished tile's file, or what stands for one that is left out.
 
         Raises:
             CorruptError: The file is missing or damaged; delete it and run again.
         """
-        return Archive.open(self.tile_path(index))
+        left_out = index in self.left_out
+        return Archive.open(self._empty_path(index) if left_out else self.tile_path(index))
+
+    def _empty_path(self, index: int) -> Path:
+        return self.root / "left-out" / f"{index:09d}.zip"
+
+
+def _write(path: Path, grid: Grid, tile: Tile, labels: np.ndarray) -> int:
+    table = views(grid, tile, labels)
+    labels = labels.astype(np.min_scalar_type(len(table)), copy=False)
+    members = {"core": labels[tile.core.within(tile.window)]}
+    for step, _ in grid.steps(tile):
+        zone = shared_zone(grid, tile, step)
+        if zone is not None:
+            members[zone_name(step)] = labels[zone.within(tile.window)]
+    write_archive(path, {"views": table, **members})
+    return len(table)
 
 
 class OpenTiles:

@@ -28,7 +28,7 @@ def views(grid: Grid, tile: Tile, labels: np.ndarray) -> np.ndarray:
     Taken from the runs of equal labels along the last axis: there are far fewer than pixels.
     """
     table = np.zeros(int(labels.max(initial=0)), VIEW)
-    label, start, length = _runs(labels)
+    label, start, length = runs(labels)
     places = np.unravel_index(start, labels.shape)
     rows = [p + a for p, a in zip(places, tile.window.start, strict=True)]
     left = rows.pop()
@@ -58,7 +58,7 @@ def views(grid: Grid, tile: Tile, labels: np.ndarray) -> np.ndarray:
     return table
 
 
-def _runs(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def runs(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Label, position in memory and length of each run of equal labels, background left out."""
     flat = labels.ravel()
     begins = np.empty(flat.size, bool)

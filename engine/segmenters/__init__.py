@@ -1,16 +1,36 @@
 """Segmentation methods, one a file."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
 
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
 from cytopave.engine.segmenters.cellpose import Cellpose
 from cytopave.engine.segmenters.custom import Custom
+from cytopave.engine.segmenters.stardist import StarDist
 from cytopave.engine.segmenters.stored import Stored
 from cytopave.engine.segmenters.threshold import Threshold
+from cytopave.engine.segmenters.watershed import Watershed
 
-Segmenter = Annotated[Threshold | Cellpose | Custom | Stored, Field(discriminator="kind")]
+
+class _AsForm:
+    """Writes the JSON schema of a choice as Prefect's forms can draw it: they know no ``oneOf``."""
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        found = handler(schema)
+        found["anyOf"] = found.pop("oneOf")
+        del found["discriminator"]
+        return found
+
+
+Segmenter = Annotated[
+    Cellpose | StarDist | Threshold | Watershed | Custom | Stored,
+    Field(discriminator="kind"),
+    _AsForm(),
+]
 """Any of the methods, told apart by `kind`."""
 
 __all__ = [
@@ -19,6 +39,8 @@ __all__ = [
     "LabelFunction",
     "Segmenter",
     "SegmenterBase",
+    "StarDist",
     "Stored",
     "Threshold",
+    "Watershed",
 ]

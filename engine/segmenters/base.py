@@ -61,6 +61,13 @@ class SegmenterBase(BaseModel, ABC):
             SegmenterError: This worker cannot do what was resolved.
         """
 
+    def check_process(self) -> None:
+        """Refuse a process that cannot run the method; cheap beside `load`.
+
+        Raises:
+            SegmenterError: This process cannot do what was resolved.
+        """
+
     def region(self, window: Box, shape: tuple[int, ...]) -> Box:
         """What has to be read for the labels of a window: the window, unless a method sees further.
 
@@ -111,8 +118,22 @@ class SegmenterBase(BaseModel, ABC):
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether the function computes on a GPU."""
+        """Whether the function would compute on a GPU in this process."""
         return False
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether the function computes on a GPU wherever there is one."""
+        return self.uses_gpu
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether the function fails where there is no GPU."""
+        return self.uses_gpu
+
+    def placed_on(self, *, gpu: bool) -> Self:
+        """The same, bound to compute on a GPU or not: a worker that cannot then says so."""
+        return self
 
     def device_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
         """GPU memory that a tile needs, in bytes; 0 without a GPU.
@@ -122,7 +143,7 @@ class SegmenterBase(BaseModel, ABC):
             itemsize: Bytes of a stored pixel.
             n_channels: Number of channels that the function gets.
         """
-        if not self.uses_gpu:
+        if not self.wants_gpu:
             return 0
         return half_of_the_budget(window_shape, itemsize, n_channels)
 

@@ -24,6 +24,7 @@ from cytopave.engine.segmenters.intensities import intensity_ranges
 from cytopave.engine.segmenters.kept import Kept
 from cytopave.engine.segmenters.memory import Footprint, cellpose_rule
 from cytopave.engine.segmenters.planes import stitched
+from cytopave.engine.segmenters.voxels import anisotropy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +74,7 @@ class Cellpose(CellposeParameters):
             "niter": self.niter or max(1, int(200 / self._rescale(network))),
             "sha256": network.sha256,
             "network": network,
+            "anisotropy": self.anisotropy or (anisotropy(image) if self.do_3D else 1.0),
             "use_bfloat16": self.use_bfloat16 and network.generation == 4,
             "path": placed.resolved_path(self.path, network),
         }
@@ -96,13 +98,24 @@ class Cellpose(CellposeParameters):
 
     @property
     def _volume(self) -> Volume | None:
-        return Volume(self.anisotropy, self.flow3D_smooth) if self.do_3D else None
+        return Volume(self.anisotropy or 1.0, self.flow3D_smooth) if self.do_3D else None
 
     def _rescale(self, network: weights.Network) -> float:
         """Factor by which Cellpose scales the image before the network."""
         if self.diameter is not None:
             return network.diam_mean / self.diameter
         return 1.0 if network.generation == 4 else network.diam_mean / network.diam_labels
+
+    def check_process(self) -> None:
+        """Refuse a process without the GPU that was asked for.
+
+        Raises:
+            SegmenterError: PyTorch sees none.
+        """
+        if self.device == "cuda":
+            from cytopave.engine.segmenters.cellpose_adapter import torch_device
+
+            torch_device(self.device)
 
     def region(self, window: Box, shape: tuple[int, ...]) -> Box:
         """On the fast path all that the patches see which cover the window, else the window."""
@@ -153,7 +166,7 @@ class Cellpose(CellposeParameters):
             niter=self.niter,
             batch_size=self.patch_batch,
             volume=self.do_3D,
-            anisotropy=self.anisotropy,
+            anisotropy=self.anisotropy or 1.0,
             flow3D_smooth=self.flow3D_smooth,
         )
 
@@ -259,6 +272,22 @@ class Cellpose(CellposeParameters):
 
         return bool(torch.cuda.is_available())
 
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether it computes on a GPU where there is one."""
+        return self.device != "cpu"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether a GPU was asked for."""
+        return self.device == "cuda"
+
+    def placed_on(self, *, gpu: bool) -> Self:
+        """The same without the choice of 'auto': no worker falls back to its CPU silently."""
+        if self.device != "auto":
+            return self
+        return self.model_copy(update={"device": "cuda" if gpu else "cpu"})
+
     def device_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
         """GPU memory of a tile in bytes: the counted tensors on the fast path.
 
@@ -266,7 +295,7 @@ class Cellpose(CellposeParameters):
         network and batch, the count nothing of fragmentation; a plan that is too small fails a
         run, one that is too large costs a few more tiles.
         """
-        if not self.uses_gpu:
+        if not self.wants_gpu:
             return 0
         if self.path == "fast" and self.network is not None:
             need = Need(

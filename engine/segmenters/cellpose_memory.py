@@ -12,9 +12,10 @@ from cytopave.engine.segmenters import cellpose_weights as weights
 from cytopave.engine.segmenters.memory import (
     CONTEXT_BYTES,
     CPNET_PATCH_BYTES,
+    WORKSPACE_BYTES,
     Footprint,
     fast_pixel_bytes,
-    folded_patch_bytes,
+    fused_patch_bytes,
     transformer_patch_bytes,
     volume_patch_bytes,
     volume_pixel_bytes,
@@ -87,10 +88,9 @@ class Need:
     def _fixed(self) -> int:
         """What does not depend on the window: CUDA itself, the weights, and a batch of patches."""
         assert self.network.encoder is not None
-        one = self.network.encoder
-        patch = folded_patch_bytes(one.num_heads, one.embed_dim, one.mlp_ratio, self.itemsize)
+        patch = fused_patch_bytes(self.network.encoder.embed_dim, self.itemsize)
         stored = max(self.network.stored_bytes, self.network.parameters * self.itemsize)
-        return CONTEXT_BYTES + stored + self.batch * patch
+        return CONTEXT_BYTES + WORKSPACE_BYTES + stored + self.batch * patch
 
     def planes(self, pixels: int) -> int:
         """Of a window of so many pixels in one plane."""

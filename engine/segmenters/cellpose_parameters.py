@@ -83,9 +83,9 @@ class CellposeParameters(SegmenterBase):
         ),
     ] = False
     anisotropy: Annotated[
-        PositiveFloat,
-        Field(description="Distance of planes in pixels; 2 where Z is sampled half as densely."),
-    ] = 1.0
+        PositiveFloat | None,
+        Field(description="Distance of planes in pixels, for do_3D. Empty: from the voxel size."),
+    ] = None
     flow3D_smooth: Annotated[
         tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat],
         Field(

@@ -141,26 +141,17 @@ def steps(
         pixels = tile.reshape(len(how.intensity), *place.region.shape)
         return pinned(pixels) if torch_device(device).type == "cuda" else pixels
 
-    def ready() -> Evaluator:
-        one = evaluator()
-        one.network.set_batch(how.batch_size)
-        return one
-
     def begin(pixels: np.ndarray | Tensor) -> list[Begun | Found]:
-        own = ready()
+        ready = evaluator()
+        ready.network.set_batch(how.batch_size)
         if at_once:
-            return [own.begin(pixels, place, recipe)]
-        # Of several planes each is settled when the next one has begun, as tiles are: the patches
-        # of two fill batches together, and what is held of all would fill the card.
-        found: list[Begun | Found] = []
-        for z, one in enumerate(pieces):
-            begun = own.begin(pixels[:, z], one, recipe)
-            found[-1:] = settle(found[-1:])
-            found.append(begun)
-        return found
+            return [ready.begin(pixels, place, recipe)]
+        begun = (ready.begin(pixels[:, z], one, recipe) for z, one in enumerate(pieces))
+        # of several planes each is settled at once: their flows would fill the card
+        return [one if len(pieces) == 1 else one.settle() for one in begun]
 
     def settle(begun: list[Begun | Found]) -> list[Found]:
-        return [one.settle(ready) if isinstance(one, Begun) else one for one in begun]
+        return [one.settle() if isinstance(one, Begun) else one for one in begun]
 
     def finish(found: list[Found]) -> np.ndarray:
         if at_once:

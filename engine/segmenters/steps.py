@@ -27,8 +27,7 @@ class Steps:
             out, and so leaves it as it is.
         prepare: What can be done beforehand, on the host.
         settle: What remains to be done on the device after `begin`, and may wait until the device
-            has got the next tile. What `begin` returned holds no model: that may be dropped in
-            between. None: nothing.
+            has got the next tile. It holds no model: that may be dropped in between. None: nothing.
         finish: What can be done afterwards, on the host.
     """
 

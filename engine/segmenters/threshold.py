@@ -6,7 +6,6 @@ alone, so tiles agree to the last pixel. Nothing here smooths: a filter would se
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
@@ -14,6 +13,7 @@ from pydantic import Field, NonNegativeInt
 
 from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
+from cytopave.engine.segmenters.cutoff import brighter, global_threshold
 from cytopave.engine.segmenters.objects import drop_small
 
 if TYPE_CHECKING:
@@ -51,17 +51,8 @@ class Threshold(SegmenterBase):
             SegmenterError: More than one channel is selected.
             ImageError: The image has no finite pixel.
         """
-        if len(channels) > 1:
-            raise SegmenterError(
-                f"a threshold segments one channel and {len(channels)} are selected: name the one "
-                "to segment with channels="
-            )
-        if self.threshold is not None:
-            return self
-        from cytopave.engine.intensity import histogram
-
-        otsu = histogram(image, channels=channels)[0].otsu()
-        return self.model_copy(update={"threshold": otsu})
+        cut = global_threshold(image, channels, self.threshold, method="a threshold")
+        return self.model_copy(update={"threshold": cut})
 
     def megapixels_per_second(self, *, on_gpu: bool) -> float:
         """Rough speed of one worker; the GPU is not used."""
@@ -80,6 +71,7 @@ class Threshold(SegmenterBase):
     def _segment(self, tile: np.ndarray) -> np.ndarray:
         import cc3d
 
+        assert self.threshold is not None
         if tile.ndim not in _NEIGHBOURS:
             raise SegmenterError(
                 f"a threshold segments planes and stacks, and this tile has {tile.ndim} axes"
@@ -87,18 +79,9 @@ class Threshold(SegmenterBase):
         neighbours = _NEIGHBOURS[tile.ndim][self.connectivity]
         # As numbers, not as a mask: cc3d 4.1.1 takes a short cut for masks (and binary_image=True)
         # that adds pixels at the border where the width is odd and diagonals count.
-        foreground = np.ascontiguousarray(self._foreground(tile)).view(np.uint8)
+        foreground = np.ascontiguousarray(brighter(tile, self.threshold)).view(np.uint8)
         labels = cc3d.connected_components(foreground, connectivity=neighbours)
         return drop_small(labels, self.min_size)
-
-    def _foreground(self, tile: np.ndarray) -> np.ndarray:
-        assert self.threshold is not None
-        if tile.dtype == np.bool_:
-            tile = tile.view(np.uint8)
-        if np.issubdtype(tile.dtype, np.integer):
-            # the same pixels, without a floating point copy of the tile
-            return tile > math.floor(self.threshold)
-        return tile > np.float64(self.threshold)
 
 
 _NEIGHBOURS = {2: {"face": 4, "full": 8}, 3: {"face": 6, "full": 26}}

@@ -104,7 +104,8 @@ def facts(made: Report, provenance: Mapping[str, Any]) -> dict[str, object]:
         f"{provenance['channels'] or 'none'}",
         "made": f"{provenance['created']} by cytopave {provenance['version']}",
         "objects": f"{made.n_objects}, of which {made.n_joined} lie on more than one tile",
-        "tiles": f"{made.n_tiles} of {provenance['tile']} pixels, halo {provenance['halo']}",
+        "tiles": f"{made.n_tiles} of {provenance['tile']} pixels, halo {provenance['halo']}"
+        + (f"; {made.n_skipped} without foreground" if made.n_skipped else ""),
         "merge": f"{provenance['merge']['rule']} {provenance['merge']['iou']}",
         "segmenter": ", ".join(f"{k}={v}" for k, v in method.items()),
         "digest": made.digest,

@@ -59,7 +59,11 @@ def draw_overlay(
     picture = np.repeat(grey(image, shape, tuple(channels))[..., None], 3, axis=2)
     if lines is not None:
         draw_lines(picture, lines, labels.spatial_shape[-2:])
-    ids = plane(labels, shape, channel=0)
+    return outlined(picture, plane(labels, shape, channel=0))
+
+
+def outlined(picture: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Draw the outline of every object into a picture ``(Y, X, 3)``; ``ids`` are its pixels'."""
     edge = _outlines(ids)
     picture[edge] = _COLOURS[ids[edge] % len(_COLOURS)]
     return picture

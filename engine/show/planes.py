@@ -72,7 +72,7 @@ def grey(image: Image, shape: tuple[int, int], channels: tuple[int, ...]) -> np.
 
 def plane(image: Image, shape: tuple[int, int], *, channel: int) -> np.ndarray:
     """The middle plane at the first time point, sampled to a shape."""
-    source = _coarsest(image, shape)
+    source = coarsest(image, shape)
     *depth, height, width = source.spatial_shape
     middle = [n // 2 for n in depth]
     rows, cols = _centres(height, shape[0]), _centres(width, shape[1])
@@ -87,7 +87,7 @@ def plane(image: Image, shape: tuple[int, int], *, channel: int) -> np.ndarray:
     return sampled
 
 
-def _coarsest(image: Image, shape: tuple[int, int]) -> Image:
+def coarsest(image: Image, shape: tuple[int, int]) -> Image:
     """The coarsest level that is no coarser than the picture."""
     best = image.level
     for index in range(image.level, len(image.levels)):

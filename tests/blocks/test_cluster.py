@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from typing import Any
 
+import distributed
 import pytest
 from dask.system import CPU_COUNT
 from pydantic import ValidationError
 
 from cytopave.blocks import Cluster
+from cytopave.blocks.arguments import LOCAL_ARGUMENTS
 from cytopave.blocks.cluster import PRESETS, resolve_cluster
 from cytopave.engine.errors import ClusterError, MissingExtraError
 
@@ -37,14 +40,50 @@ def test_auto_takes_a_worker_a_gpu() -> None:
 
 
 def test_presets_of_the_gpu() -> None:
-    _, fast = Cluster(preset="nvlink").recipe(gpu=True)
+    _, fast = Cluster(preset="nvlink").recipe(gpu=True, library="cupy")
     assert (fast["protocol"], fast["rmm_pool_size"]) == ("ucx", 0.5)
+    assert fast["rmm_allocator_external_lib_list"] == ["cupy"]
     assert not fast.get("rmm_managed_memory")
-    _, large = Cluster(preset="capacity").recipe(gpu=True)
+    _, large = Cluster(preset="capacity").recipe(gpu=True, library="cupy")
     assert (large["protocol"], large["rmm_managed_memory"]) == ("tcp", True)
     for preset in ("nvlink", "capacity"):
         with pytest.raises(ClusterError, match=f"'{preset}' needs an NVIDIA GPU"):
             Cluster(preset=preset).recipe(gpu=False)
+
+
+def test_segmentation_gets_no_pool() -> None:
+    """What RMM takes from a card, PyTorch cannot have."""
+    _, options = Cluster(preset="nvlink").recipe(gpu=True, library="torch")
+    assert options["protocol"] == "ucx"
+    assert not {"rmm_pool_size", "rmm_allocator_external_lib_list"} & set(options)
+    block = Cluster(preset="nvlink", rmm_pool_size=0.8)
+    with pytest.raises(ClusterError, match=r"rmm_pool_size=0\.8.* PyTorch.*leave rmm"):
+        block.recipe(gpu=True, library="torch")
+    _, options = block.recipe(gpu=True, library="cupy")
+    assert options["rmm_pool_size"] == 0.8
+
+
+def test_gpus_by_number() -> None:
+    _, options = Cluster(gpus="0, 2").recipe(gpu=True)
+    assert options["CUDA_VISIBLE_DEVICES"] == "0,2"
+    with pytest.raises(ClusterError, match="gpus is for workers with GPUs"):
+        Cluster(gpus="0").recipe(gpu=False)
+    with pytest.raises(ClusterError, match="rmm_managed_memory is for workers with GPUs"):
+        Cluster(cluster_kwargs={"rmm_managed_memory": True}).recipe(gpu=False)
+
+
+def test_workers_of_the_preset_cpu_see_no_gpu() -> None:
+    """Not even those of a method that would look for one by itself."""
+    block = Cluster(preset="cpu", workers=1, cluster_kwargs={"env": {"OMP_NUM_THREADS": "2"}})
+    _, options = block.recipe(gpu=True)
+    assert options["env"] == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2"}
+
+
+def test_arguments_that_may_be_given_exist() -> None:
+    """Those of GPU clusters cannot be looked at here; these can."""
+    classes = (distributed.LocalCluster, distributed.Nanny, distributed.Worker)
+    taken = {name for c in classes for name in inspect.signature(c.__init__).parameters}
+    assert taken >= LOCAL_ARGUMENTS
 
 
 def test_what_was_asked_for_reaches_the_cluster() -> None:
@@ -90,10 +129,37 @@ def kwargs(**options: Any) -> dict[str, Any]:
         (kwargs(threads_per_worker=10), "one tile at a time"),
         (kwargs(n_workers=2), "set the field workers"),
         (kwargs(memory_limit="2GiB"), "set the field memory_limit"),
+        (kwargs(rmm_pool_size=0.5), "set the field rmm_pool_size"),
+        (kwargs(CUDA_VISIBLE_DEVICES="0"), "set the field gpus"),
+        (kwargs(rmm_managed_memry=True), "no argument 'rmm_managed_memry'.*'rmm_managed_memory'"),
+        (kwargs(protocol="pigeon"), "protocol='pigeon' is none.*tcp, tls, ucx"),
+        (kwargs(enable_nvlink="yes"), "enable_nvlink='yes' must be true or false"),
+        (kwargs(device_memory_limit="much"), "device_memory_limit='much' is no size"),
+        (kwargs(rmm_allocator_external_lib_list="torch,jax"), "names 'jax'.*torch and cupy"),
+        (kwargs(rmm_async=True, rmm_managed_memory=True), "rmm_async goes with neither"),
+        ({"rmm_pool_size": "80%"}, "rmm_pool_size='80%'.*the fraction 0.8"),
+        ({"rmm_pool_size": 80.0}, "rmm_pool_size=80.0 is neither a fraction.*'80GiB'"),
+        ({"gpus": "first"}, "gpus"),
+        ({"wait_seconds": 0}, "wait_seconds"),
+        ({"gpu_workers": True}, "the presets say whether GPUs are used"),
+        ({"slurm": {}}, "say how many workers slurm shall start"),
+        ({"workers": 2, "slurm": {"memory": "lots"}}, "slurm.memory"),
+        ({"workers": 2, "slurm": {"queue": "gpu"}}, "slurm.queue"),
+        ({"workers": 2, "slurm": {"directives": ["gres=gpu:1"]}}, "no option of sbatch"),
+        ({"workers": 2, "slurm": {}, "memory_limit": "8GiB"}, "set memory of slurm"),
+        ({"workers": 2, "slurm": {}, "preset": "nvlink"}, "preset='nvlink' is for"),
+        ({"workers": 2, "slurm": {}, "gpus": "0"}, "gpus is for workers on this machine"),
+        (
+            {"workers": 2, "slurm": {}, "kubernetes": {"image": "i"}},
+            "slurm and kubernetes name",
+        ),
+        ({"workers": 2, "kubernetes": {}}, "kubernetes.image"),
+        ({"workers": 2, "kubernetes": {"image": "i", "memory": "16 GB"}}, "kubernetes.memory"),
+        ({"address": "tcp://a:1", **kwargs(name="x")}, "either the address or"),
         (kwargs(asynchronous=True), "asynchronous is managed"),
         ({"address": "inproc://10.0.0.1/1/1"}, "inside one process"),
         ({"address": "10.0.0.5:8786"}, "write tcp://host:port"),
-        ({"address": "tcp://a:1", "cluster_class": "x.Y"}, "either the address or"),
+        ({"address": "tcp://a:1", "cluster_class": "x.Y"}, "name two clusters"),
         ({"adress": "tcp://a:1"}, "adress"),
     ],
     ids=str,
@@ -123,8 +189,9 @@ def test_saved_blocks_by_name(prefect_api: str) -> None:
     loaded = resolve_cluster("our-slurm")
     assert loaded.cluster_class == saved.cluster_class
     assert loaded.cluster_kwargs == saved.cluster_kwargs
-    with pytest.raises(ClusterError, match=r"no cluster 'ourslurm'.*auto, cpu, nvlink, capacity"):
-        resolve_cluster("ourslurm")
+    for name in ("ourslurm", "our/slurm"):
+        with pytest.raises(ClusterError, match=rf"no cluster '{name}'.*auto, cpu, nvlink"):
+            resolve_cluster(name)
 
 
 def test_a_class_that_is_not_installed_names_its_extra() -> None:
@@ -137,6 +204,6 @@ def test_a_class_that_is_not_installed_names_its_extra() -> None:
 
 
 def test_arguments_that_the_class_does_not_take() -> None:
-    block = Cluster(preset="cpu", workers=1, cluster_kwargs={"protocol": "pigeon"})
-    with pytest.raises(ClusterError, match=r"did not start with .*scheme 'pigeon'"):
+    block = Cluster(preset="cpu", workers=1, cluster_kwargs={"interface": "nowhere0"})
+    with pytest.raises(ClusterError, match=r"did not start with .*nowhere0"):
         block.start(gpu=False)

@@ -37,7 +37,6 @@ def command(
     monkeypatch.setattr(sys, "path", [*sys.path])
     environ, logger = dict(os.environ), logging.getLogger("cytopave")
     state = (logger.handlers, logger.propagate, logger.level)
-    filters = [*logging.getLogger("distributed.nanny").filters]
 
     def call(*tokens: str | Path) -> Ended:
         capfd.readouterr()
@@ -48,7 +47,6 @@ def command(
     os.environ.clear()
     os.environ.update(environ)
     logger.handlers, logger.propagate, logger.level = state
-    logging.getLogger("distributed.nanny").filters = filters
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 import stores
 import zarr
 from PIL import Image as Pillow
+from plates import write_plate
 
 from cytopave.engine.merge import Merge
 from cytopave.engine.omezarr.labels import open_labels
@@ -26,6 +27,7 @@ from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.report import Report, Stage
 from cytopave.engine.seams import SeamReport
 from cytopave.engine.segmenters import Threshold
+from cytopave.engine.tables.read import open_table
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.publish import plan_facts
 
@@ -68,7 +70,7 @@ THRESHOLD = ("--segmenter", "threshold")
         (("image.zarr", "--diameter", "inf"), "--diameter inf must be a number larger than 0"),
         (("image.zarr", *THRESHOLD, "--cluster", "nvlink"), "needs an NVIDIA GPU"),
         (("image.zarr", *THRESHOLD, "--model", "cyto"), "--model does not apply"),
-        (("image.zarr", "--segmenter", "stardist"), "'stardist' is not available in this version"),
+        (("image.zarr", "--segmenter", "stardist"), "the segmenter 'stardist' needs --model"),
         (("image.zarr", "--segmenter", "custom"), "needs --function"),
         (("image.zarr", "--model", "nobodys"), "knows no model 'nobodys'"),
         (("image.zarr", "--model", "no/file.pt"), "there is no model file 'no/file.pt'"),
@@ -128,7 +130,16 @@ def test_the_program_ends_with_the_status(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("verb", [(), ("probe",), ("plan",), ("segment",), ("report",), ("demo",)])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        (),
+        *(
+            (v,)
+            for v in ("probe", "plan", "segment", "sweep", "measure", "merge", "report", "demo")
+        ),
+    ],
+)
 def test_help(command: Command, verb: tuple[str, ...]) -> None:
     ended = command(*verb, "--help")
     assert (ended.status, ended.err) == (0, "")
@@ -233,11 +244,15 @@ def test_segment_and_report(command: Command, image: Path, truth: np.ndarray) ->
                    "--halo", "20", "--workers", "2", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
-    assert all(re.fullmatch(r"(tiles|scan seams|write labels): \d+ of \d+", n) for n in lines)
+    assert all(
+        re.fullmatch(r"(tiles|scan seams|write labels|measure cells): \d+ of \d+", n) for n in lines
+    )
     assert {"tiles: 9 of 9", "scan seams: 4 of 4", "write labels: 1 of 1"} <= set(lines)
     made = json.loads(done.stdout)
     assert made["n_objects"] == truth.max()
     assert made["labels_path"] == f"{image}/labels/cells"
+    assert made["table_path"] == f"{image}/tables/cells"
+    assert len(open_table(image, "cells")) == truth.max()
     found = open_labels(image, "cells").levels[0][:]
     np.testing.assert_array_equal(np.asarray(found) > 0, truth > 0)
     assert not list((image.parent / ".cytopave").glob("*")), "tile files are left"
@@ -348,6 +363,13 @@ def floats(tile):
     return tile * 1.0
 
 
+def picky(tile):
+    """Refuses the tile of the image's upper left corner."""
+    if tile.shape == (220, 220) and Path("refuse").exists():
+        raise ValueError("not this one")
+    return label(tile > 500)
+
+
 def slow(tile, folder):
     """Says in a file that it runs, and takes its time if it may not hurry."""
     Path(folder, str(time.monotonic_ns())).touch()
@@ -364,6 +386,48 @@ def test_a_function_of_this_folder_that_returns_no_labels(image: Path) -> None:
     assert done.stderr.startswith("cytopave: error: the function mine:floats, on tile ")
     assert "returned float64 values: labels must be integers" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("api")
+def test_what_is_left_out_is_said_by_the_status_and_the_report(
+    command: Command, image: Path
+) -> None:
+    Path("mine.py").write_text(MINE)
+    Path("refuse").touch()
+    tokens = ("segment", image, "--function", "mine:picky", "--tile", "200", "--halo", "20",
+              "--workers", "1", "--merge", "touch")  # fmt: skip
+    assert command(*tokens, "--allow-failed", "-1").err.endswith("must be 0 or more\n")
+    done = program(*tokens, "--allow-failed", "1")
+    assert done.returncode == 3, done.stderr
+    assert "Tiles that failed and were left out" in done.stdout
+    assert done.stderr.splitlines()[-1] == (
+        "cytopave: incomplete: 1 of 9 tiles failed and are left out: tile 0 (pixels 0:200, 0:200)"
+    )
+    told = json.loads(command("report", image, "--json").out)
+    assert [m["tile"] for m in told["missing"]] == [0]
+    Path("refuse").unlink()
+    done = program(*tokens, "--overwrite", "--resume", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n_reused"] == 8
+
+
+@pytest.mark.usefixtures("api")
+def test_sweep(command: Command, image: Path) -> None:
+    ended = command("sweep", ".", *THRESHOLD, "--overwrite")
+    assert (ended.status, ended.out) == (2, "")
+    assert "leave --overwrite out" in ended.err
+    tokens = ("sweep", ".", *THRESHOLD, "--tile", "200", "--halo", "20", "--settled-seconds", "0")
+    told = json.loads(program(*tokens, "--dry-run", "--json").stdout)
+    assert [(row["image"], row["action"]) for row in told["images"]] == [(str(image), "start")]
+    done = program(*tokens, "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"image\.zarr +new +made", done.stdout)
+    assert stores.listed(image) == ["cells"]
+    again = program(*tokens)
+    assert re.search(r"image\.zarr +labelled +none", again.stdout)
+    lost = program("sweep", "nowhere", *THRESHOLD)
+    assert (lost.returncode, lost.stdout) == (2, "")
+    assert "there is no folder" in lost.stderr
 
 
 def test_ctrl_c_leaves_no_process_and_the_same_command_resumes(image: Path) -> None:
@@ -401,3 +465,37 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_resumes(image: Path) -> N
     done = subprocess.run(tokens, capture_output=True, text=True, timeout=300, check=True)
     assert json.loads(done.stdout)["n_reused"] == finished
     assert len(list(Path("calls").iterdir())) - calls == 25 - finished
+
+
+def test_plan_chooses_a_halo_from_the_data(command: Command, image: Path) -> None:
+    tokens = ("--segmenter", "watershed", "--calibrate", "--crop", 256)
+    ended = command("plan", image, *tokens, "--json")
+    assert ended.status == 0, ended.err
+    facts = json.loads(ended.out)
+    assert facts["invisible"]
+    assert facts["trials"][-1]["changed"] == 0
+    assert facts["command"].startswith(f"cytopave segment {image} --segmenter watershed --tile ")
+    table = command("plan", image, *tokens)
+    assert table.status == 0, table.err
+    assert "the shortest of these that changes no object" in table.out
+    assert facts["command"] in table.out
+    assert not (image / "labels").exists()
+    bad = command("plan", image, "--segmenter", "threshold", "--calibrate", "--crop", -1)
+    assert bad.status == 2
+    assert "--crop -1 must be a number larger than 0" in bad.err
+
+
+def test_options_of_images_and_of_plates(command: Command, image: Path, folder: Path) -> None:
+    plate = write_plate(folder / "plate.zarr", {"A/1": [np.zeros((64, 64), np.uint8)]})
+    for tokens, says in (
+        ((image, "--wells", "A1"), "--wells belongs to a plate"),
+        ((plate, "--output", "elsewhere.zarr"), "--output does not apply to a plate"),
+        ((plate, "--wells", "C7"), "has no well C7: its 1 wells are A/1"),
+        ((plate, "--mask", "tissue.zarr"), "a plate has many: give a threshold"),
+        ((image, "--mask", "nowhere.zarr"), "there is no image at"),
+        ((image, "--channels", "DAPI"), "has no channel axis"),
+    ):
+        ended = command("segment", *tokens, "--segmenter", "threshold")
+        assert ended.status == 2, ended.err
+        assert says in ended.err
+        assert ended.err.count("\n") == 1

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from cytopave.deployments.cli.calibrate import command_line
 from cytopave.deployments.cli.options import Request
 from cytopave.engine.errors import PlanError, SegmenterError, UserError
+from cytopave.engine.planning.foreground import Mask
 from cytopave.engine.segmenters import Cellpose, Custom, Threshold
 from cytopave.engine.tiling import Tiling
 
@@ -56,7 +58,7 @@ def test_entries_of_a_table_are_set_one_by_one() -> None:
         ((), {"segmenter": "threshold", "function": "m:f"}, "--function does not apply"),
         ((), {"segmenter": "threshold", "diameter": 3.0}, "--diameter does not apply"),
         ((), {"segmenter": "custom"}, "needs --function"),
-        ((), {"segmenter": "stardist"}, "not available in this version"),
+        ((), {"segmenter": "stardist"}, "needs --model, the folder of its network"),
     ],
 )
 def test_what_does_not_fit_is_named(
@@ -100,6 +102,52 @@ def test_channels(text: str | None, expected: list[int | str] | None) -> None:
     assert Request(channels=text).parameters()["channels"] == expected
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, None),
+        ({"mask": "otsu"}, Mask(threshold="otsu")),
+        (
+            {"mask": "500", "mask_level": 0, "mask_dark": True},
+            Mask(threshold=500, level=0, dark=True),
+        ),
+        ({"mask": "tissue.zarr", "clip": True}, Mask(image="tissue.zarr", clip=True)),
+    ],
+)
+def test_masks(options: dict[str, Any], expected: Mask | None) -> None:
+    assert Request(**options).parameters()["mask"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"clip": True}, "say more of a --mask"),
+        ({"mask": "tissue.zarr", "mask_dark": True}, "--mask tissue.zarr: dark belongs to a"),
+        ({"mask": "otsu", "mask_level": -1}, "--mask otsu: Input should be greater"),
+    ],
+)
+def test_masks_that_cannot_be(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        Request(**options).parameters()
+
+
 def test_channels_that_are_no_list() -> None:
     with pytest.raises(UserError, match="is not a JSON list"):
         Request(channels="[a").parameters()
+
+
+def test_the_command_that_calibration_recommends() -> None:
+    request = Request(
+        name="my cells",
+        segmenter="watershed",
+        set=("depth=2", "sigma=0"),
+        tile="512",
+        halo="auto",
+        clip=True,
+        mask="otsu",
+        workers=3,
+    )
+    assert command_line("scan.zarr", request, tile=(512, 512), halo=(24, 24)) == (
+        "cytopave segment scan.zarr --name 'my cells' --segmenter watershed --set depth=2 "
+        "--set sigma=0 --mask otsu --clip --workers 3 --tile 512,512 --halo 24,24"
+    )

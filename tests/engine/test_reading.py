@@ -48,6 +48,22 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> Counter[bytes]:
     return counts
 
 
+def test_tiles_that_are_done_without(tmp_path: Path, decodes: Counter[bytes]) -> None:
+    """Chunks that only they need are not decoded, and none is kept for them."""
+    data = stores.pixels((150, 130))
+    stores.plain_array(tmp_path / "a.zarr", data, chunks=(16, 16))
+    image = open_image(tmp_path / "a.zarr")
+    tiles = list(grid_of(image, 32, 4))
+    reader = TileReader(image, tiles, channels=())
+    for one in tiles:
+        if one.position[0] < 2:
+            np.testing.assert_array_equal(reader.read(one), data[one.window.slices])
+        else:
+            reader.skip(one)
+    assert (decodes.total(), reader.decoded) == (5 * 9, 5 * 9)  # 64 rows and the halo
+    assert (reader.kept_bytes, reader._kept) == (0, {})
+
+
 @pytest.mark.parametrize("shards", [None, (64, 64)])
 @pytest.mark.parametrize(("tile", "halo"), [(32, 4), (48, 5), (20, 20), (200, 7)])
 def test_each_chunk_is_decoded_once(

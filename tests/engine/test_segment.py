@@ -17,7 +17,9 @@ from images import ImageOf
 from placed import Run
 from runs import blobs, components
 
+from cytopave.engine import segment
 from cytopave.engine.errors import LabelError, OutOfMemoryError, TileError
+from cytopave.engine.gpu.vram import GIB, Gpu
 from cytopave.engine.omezarr.image import Image
 from cytopave.engine.reading import TileReader
 from cytopave.engine.scratch.tiles import Scratch
@@ -67,6 +69,9 @@ class OnDevice(SegmenterBase):
 
     def release(self) -> None:
         type(self).released += 1
+
+    def device_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
+        return 3 * GIB // 2 + self.patches
 
     def _on_device(self, step: str, place: Place) -> object:
         type(self).steps_taken.append((step, tile_of(place), self.patches))
@@ -319,10 +324,43 @@ def test_a_tile_that_never_fits_is_reported_and_the_others_are_kept(
     monkeypatch.setattr(
         device, "room", staticmethod(lambda at, place, _: at != "settle" or tile_of(place) != 4)
     )
+    card = Gpu(
+        visible=True,
+        name="Card",
+        total_bytes=8 * GIB,
+        free_bytes=GIB,
+        budget_bytes=GIB,
+        source="nvml",
+        note="",
+    )
+    monkeypatch.setattr(segment, "probe_gpu", lambda: card)
     run = run_on(image, tmp_path / "s", device())
     with pytest.raises(OutOfMemoryError) as caught:
         segment_tiles(run, ALL[:8])
     assert str(GRID[4]) in str(caught.value)
     assert "Tried to allocate 2.00 GiB" in str(caught.value)
+    assert "needs 1.50 GiB at the least" in str(caught.value)
+    assert "the Card has 1.00 of 8.00 GiB free" in str(caught.value)
+    assert "take a smaller tile" in str(caught.value)
     assert run.scratch.finished() == set(range(8)) - {4}
     assert not device.held, "the wait for another attempt holds nothing"
+
+
+def test_a_tile_that_lost_what_it_had_begun_is_begun_again_as_large_as_before(
+    image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: type[OnDevice]
+) -> None:
+    """Memory ran out for the next one, and with the network went what was not settled yet."""
+    lost = [True]
+
+    def room(at: str, place: Place, patches: int) -> bool:
+        if (at, tile_of(place)) == ("begin", 2):
+            return patches <= 4
+        if (at, tile_of(place)) == ("settle", 1) and lost:
+            lost.pop()
+            return False
+        return True
+
+    monkeypatch.setattr(device, "room", staticmethod(room))
+    segment_tiles(run_on(image, tmp_path / "s", device()), ALL[:4])
+    of_one = [(step, patches) for step, tile, patches in device.steps_taken if tile == 1]
+    assert of_one == [("begin", 8), ("settle", 8), ("begin", 4), ("settle", 4)]

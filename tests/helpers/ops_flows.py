@@ -15,8 +15,12 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.context import FlowRunContext
 
 from cytopave.blocks import Cluster
+from cytopave.blocks.cluster import resolve_cluster
 from cytopave.engine.errors import OutOfMemoryError
+from cytopave.engine.planning.budget import Budget
+from cytopave.engine.segmenters import Custom
 from cytopave.engine.settings import Settings
+from cytopave.tasks.probe import check_gpu, worker_budget
 from cytopave.tasks.retry import retrying
 from cytopave.tasks.runner import (
     ClusterTaskRunner,
@@ -163,3 +167,28 @@ def retry_flow(
     patient = retrying(exhaust, Settings(retries=3, backoff_seconds=0.2))
     outcomes = run_window(lambda _: patient, ["oom", "host"], window=2, folder=folder)
     return {item: (result, describe(error)) for item, result, error in outcomes}
+
+
+class Sees(Custom):
+    """A method that finds a GPU on workers whose environment says so, and nowhere else."""
+
+    @property
+    def uses_gpu(self) -> bool:
+        return "SEES_A_GPU" in os.environ
+
+    @property
+    def wants_gpu(self) -> bool:
+        return True
+
+    @property
+    def needs_gpu(self) -> bool:
+        return False
+
+
+@flow(task_runner=make_runner(), validate_parameters=False)
+def budget_flow(
+    segmenter: Any, cluster: Any, workers: int | None = None, assumed_gb: float | None = None
+) -> Budget:
+    spec = resolve_cluster(cluster)
+    check_gpu(segmenter, spec)
+    return worker_budget(segmenter, spec, assumed_gb=assumed_gb)[0]

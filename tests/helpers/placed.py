@@ -31,6 +31,7 @@ class Run:
     segmenter: SegmenterBase
     scratch: Scratch
     in_flight: int = 4
+    foreground: None = None
 
 
 def segmented(

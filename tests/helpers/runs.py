@@ -13,6 +13,7 @@ import scipy.ndimage as ndi
 
 from cytopave.engine.merge import Merge, stages
 from cytopave.engine.omezarr.labels import open_labels
+from cytopave.engine.planning import skipping
 from cytopave.engine.planning.budget import Budget
 from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.segment import segment_tiles
@@ -53,10 +54,24 @@ def plan_of(image: Path | str, *, workers: int = 2, batch_seconds: float = 20, *
 def run_here(image: Path | str, **request: Any) -> Plan:
     """A whole run in this process, by the engine's own functions; returns its plan."""
     plan = plan_of(image, **request)
+    if plan.foreground is not None:
+        skip_here(plan)
     for batch in plan.batches:
         segment_tiles(plan, batch)
     merge_here(plan)
     return plan
+
+
+def skip_here(plan: Plan) -> np.ndarray:
+    """Skip the tiles without foreground, in groups of a few; gives which tiles have any."""
+    assert plan.foreground is not None
+    groups = [tuple(g) for g in itertools.batched(plan.foreground.blocks(), 2)]
+    for group in groups:
+        skipping.look(plan, group)
+    found = skipping.join(plan, groups)
+    for tiles in itertools.batched(range(len(plan.grid)), 3):
+        skipping.skip(plan, tiles)
+    return found
 
 
 def merge_here(plan: Plan, *, tiles: int = 3, blocks: int = 2, threads: int = 1) -> None:
@@ -68,7 +83,7 @@ def merge_here(plan: Plan, *, tiles: int = 3, blocks: int = 2, threads: int = 1)
     for part in itertools.batched(plan.target.blocks(), blocks):
         stages.write_blocks(plan, part, threads=threads)
     plan.target.finish()
-    plan.target.publish({})
+    plan.target.publish({"fingerprint": plan.fingerprint})
 
 
 def labels_of(store: Path | str, name: str = "cells", level: int = 0) -> np.ndarray:

@@ -64,18 +64,28 @@ def attributes(
     *,
     version: str,
     n_levels: int = 1,
-    scale: float = 0.5,
+    scale: float | Sequence[float] = 0.5,
     factors: Sequence[float] | None = None,
     translate: bool = False,
     channels: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """OME-Zarr attributes of an image, written by hand so that they test the reader."""
+    """OME-Zarr attributes of an image, written by hand so that they test the reader.
+
+    ``scale`` is the size of a pixel along every axis but C, or one number an axis.
+    """
+    sizes = (
+        [1.0 if a == "c" else float(scale) for a in axes]
+        if isinstance(scale, float | int)
+        else [*scale]
+    )
     datasets = []
     for k, factor in enumerate(factors or [2**k for k in range(n_levels)]):
-        scales = [scale * (factor if a in "yx" else 1) if a != "c" else 1.0 for a in axes]
+        scales = [s * (factor if a in "yx" else 1) for a, s in zip(axes, sizes, strict=True)]
         steps: list[dict[str, Any]] = [{"type": "scale", "scale": scales}]
         if translate:
-            shift = [scale * (factor - 1) / 2 if a in "yx" else 0.0 for a in axes]
+            shift = [
+                s * (factor - 1) / 2 if a in "yx" else 0.0 for a, s in zip(axes, sizes, strict=True)
+            ]
             steps.append({"type": "translation", "translation": shift})
         datasets.append({"path": f"s{k}", "coordinateTransformations": steps})
     multiscale: dict[str, Any] = {

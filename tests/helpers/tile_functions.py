@@ -7,6 +7,7 @@ arguments or its source.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -58,6 +59,8 @@ def misbehave(what: str, tile: np.ndarray) -> object:
         return _WRONG_RESULTS[what](labels)
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "hang":
+        hang()
     if what == "torch":
         import torch
 
@@ -65,6 +68,11 @@ def misbehave(what: str, tile: np.ndarray) -> object:
     if what == "cupy":
         raise _CUPY("Out of memory allocating 2,147,483,648 bytes")
     raise ValueError("these pixels are not to my taste")
+
+
+def hang() -> None:
+    """A library that never returns, and keeps the interpreter's lock meanwhile."""
+    ctypes.PyDLL(None).sleep(3600)
 
 
 _CUPY: Any = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})
@@ -76,3 +84,25 @@ _WRONG_RESULTS: dict[str, Any] = {
     "too-large": lambda labels: labels.astype(np.uint64) + np.uint64(2**63),
     "nothing": lambda _: None,
 }
+
+
+def haematoxylin(tile: np.ndarray, *, above: float) -> np.ndarray:
+    """Nuclei of stained tissue: components of pixels with much of the blue dye."""
+    from skimage.color import rgb2hed
+
+    return components(rgb2hed(np.moveaxis(tile, 0, -1))[..., 0] > above)
+
+
+def with_a_margin(tile: np.ndarray, *, margin: int) -> np.ndarray:
+    """Components that lie at least a margin away from the edges of what is seen."""
+    labels = components(tile > 100)
+    inner = np.zeros(tile.shape, bool)
+    inner[tuple(slice(margin, -margin) for _ in tile.shape)] = True
+    near = np.unique(labels[~inner])
+    return np.where(np.isin(labels, near), 0, labels)
+
+
+def dependent_on_the_window(tile: np.ndarray) -> np.ndarray:
+    """Every object, moved by a number of pixels that depends on all that is seen."""
+    by = 2 + zlib.crc32(np.ascontiguousarray(tile)) % 7
+    return np.roll(components(tile > 100), by, axis=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +19,11 @@ import psutil
 import pytest
 import stores
 import tile_functions
-from runs import blobs, components, labels_of, plan_of
+import worlds
+from runs import blobs, components, labels_of, plan_of, provenance
 
 from cytopave.engine.errors import ClusterError, LabelError, OutputError, TileError, UserError
+from cytopave.engine.report import Report
 from cytopave.engine.segment import segment_tiles
 from cytopave.engine.segmenters import Cellpose, Custom, Threshold
 from cytopave.engine.tiling import Grid, Tiling
@@ -105,6 +108,53 @@ def test_errors_of_a_tile(world: World, flows: Flows, monkeypatch: pytest.Monkey
     assert world.is_right()
 
 
+def test_a_batch_that_keeps_failing_is_left_out_on_request(world: World, flows: Flows) -> None:
+    """Two batches of one: of the third row of tiles, the second and the third tile are missing."""
+    world.note(9, "error")
+    world.note(10, "error")
+    with pytest.raises(TileError, match="2 of 8 batches failed"):
+        flows.segment(world.image, **world.request, allow_failed=1)
+    assert stores.listed(world.image) == []
+    report = flows.segment(world.image, **world.request, allow_failed=2)
+    assert world.calls() == dict.fromkeys(ALL, 1) | {9: 2, 10: 2}
+    assert [str(m) for m in report.missing] == [str(GRID[9]), str(GRID[10])]
+    assert report.missing[0].why == "ValueError: these pixels are not to my taste"
+    assert report.missing_note().startswith("2 of 16 tiles failed and are left out: tile 9 (")
+    made = provenance(world.image)
+    assert made["missing"] == report.model_dump(mode="json")["missing"]
+    assert Report.from_provenance(made, report.labels_path).missing == report.missing
+    # The rest is what a whole run makes, up to where an object reaches into the missing area.
+    found, hole = labels_of(world.image), (slice(128, 192), slice(64, 192))
+    touching = np.unique(world.truth[hole])
+    elsewhere = ~np.isin(world.truth, touching)
+    assert elsewhere.any()
+    assert worlds.same_partition(found[elsewhere][None], world.truth[elsewhere][None])
+    outside = np.ones(SHAPE, bool)
+    outside[hole] = False
+    assert np.array_equal((found > 0)[outside], world.mask[outside])
+    assert not (found > 0)[hole][16:-16, 16:-16].any(), "further in than the neighbours see"
+    # The tiles are kept: a later run adds what was missing, if it may replace the labels.
+    world.forgive()
+    with pytest.raises(OutputError, match="already in"):
+        flows.segment(world.image, **world.request)
+    whole = flows.segment(world.image, **world.request, overwrite=True)
+    assert world.calls() == {9: 1, 10: 1}
+    assert whole.missing == []
+    assert world.is_right()
+    # What ended at the missing area was not counted as cut at seams.
+    for without, of_all in zip(report.seams.axes, whole.seams.axes, strict=True):
+        assert without.seams.met < of_all.seams.met
+        assert without.seams.cut <= of_all.seams.cut
+
+
+def test_a_label_image_without_any_tile_is_none(world: World, flows: Flows) -> None:
+    for tile in ALL:
+        world.note(tile, "error")
+    with pytest.raises(TileError, match="8 of 8 batches failed"):
+        flows.segment(world.image, **world.request, allow_failed=8)
+    assert stores.listed(world.image) == []
+
+
 def test_memory_that_never_suffices(
     world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +206,7 @@ def test_what_is_no_label_image_ends_the_run(world: World, flows: Flows) -> None
 
 
 def test_a_worker_dies_once(world: World, flows: Flows) -> None:
-    """In the second tile of a batch: the first is not computed again, and the run completes."""
+    """In the second tile of a batch: the run completes, and no other batch is computed again."""
     world.note(4, "kill 1")
     with distributed.Client(flows.address, set_as_default=False) as client:
         before = set(client.run(os.getpid).values())
@@ -164,7 +214,9 @@ def test_a_worker_dies_once(world: World, flows: Flows) -> None:
         client.wait_for_workers(2, timeout=60)
         after = set(client.run(os.getpid).values())
     assert plan_of(world.image, **world.request, name="x").batches[0] == (0, 4)
-    assert world.calls() == dict.fromkeys(ALL, 1) | {4: 2}
+    calls = world.calls()
+    assert calls.pop(0) in (1, 2), "it was being committed when the worker died, or was"
+    assert calls == dict.fromkeys(ALL - {0}, 1) | {4: 2}
     assert len(before - after) == 1
     assert np.array_equal(labels_of(world.image), world.truth)
 
@@ -182,6 +234,30 @@ def test_a_tile_that_kills_every_worker(world: World, flows: Flows) -> None:
     world.forgive()
     flows.segment(world.image, **world.request)
     assert world.calls() == {2: 1, 6: 1}
+    assert world.is_right()
+
+
+def test_a_function_that_hangs(world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a library that holds Python's lock, so that nothing else in the worker runs any more."""
+    monkeypatch.setenv("CYTOPAVE_TILE_TIMEOUT_SECONDS", "2")
+    world.note(4, "hang")
+    with distributed.Client(flows.address, set_as_default=False) as client:
+        before = set(client.run(os.getpid).values())
+        with pytest.raises(TileError) as caught:
+            flows.segment(world.image, **world.request)
+        client.wait_for_workers(2, timeout=60)
+        after = set(client.run(os.getpid).values())
+    message = str(caught.value)
+    assert "1 of 8 batches failed" in message
+    assert f"{GRID[4]}: it was not done in time (CYTOPAVE_TILE_TIMEOUT_SECONDS)" in message
+    assert re.search(r"its worker was ended in tile_functions\.py, line \d+, in hang", message)
+    # The next worker knows, and finishes the other tile of the batch.
+    assert world.finished() == ALL - {4}
+    assert world.calls() == dict.fromkeys(ALL, 1)
+    assert len(before - after) == 1
+    world.forgive()
+    flows.segment(world.image, **world.request)
+    assert world.calls() == {4: 1}
     assert world.is_right()
 
 

@@ -133,3 +133,16 @@ def test_an_objects_error_is_its_own() -> None:
     shifted = np.pad(alone, ((13, 0), (5, 0)))
     there = flow_error.flow_errors(torch.nn.functional.pad(flows, (5, 0, 13, 0)), listed(shifted))
     assert there.tolist() == [both[0]]
+
+
+@pytest.mark.parametrize("at_once", [1, 40, 200])
+def test_errors_are_the_same_for_objects_in_groups(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = np.zeros((40, 40), np.int64)
+    for number, (y, x, side) in enumerate([(2, 2, 9), (2, 20, 4), (15, 3, 20), (20, 30, 6)], 1):
+        labels[y : y + side, x : x + side] = number
+    flows = torch.randn((2, 40, 40), generator=torch.Generator().manual_seed(0))
+    together = flow_error.flow_errors(flows, listed(labels))
+    monkeypatch.setattr(flow_error, "AT_ONCE", at_once)
+    assert torch.equal(flow_error.flow_errors(flows, listed(labels)), together)

@@ -12,6 +12,7 @@ from scipy import ndimage
 from cytopave.engine.boxes import Box
 from cytopave.engine.cellpose_fast.evaluate import Evaluator, Recipe
 from cytopave.engine.cellpose_fast.network import Network
+from cytopave.engine.errors import OutOfMemoryError
 from cytopave.engine.score import average_precision
 from cytopave.engine.segmenters.cellpose_placed import region
 from cytopave.engine.segmenters.place import Place
@@ -165,3 +166,79 @@ def test_objects_can_be_everywhere(network: Network) -> None:
     labels = Evaluator(network)(nuclei((90, 80))[None], whole((90, 80)), recipe)
     assert labels.shape == (90, 80)
     assert labels.max() > 3
+
+
+class Batches:
+    """A network that says something of each patch by itself, and notes the size of each batch."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.sizes: list[int] = []
+
+    def __call__(self, patches: torch.Tensor) -> torch.Tensor:
+        self.sizes.append(len(patches))
+        brightness = patches.mean(1, keepdim=True)
+        return torch.cat([brightness.roll(k, -1) for k in range(3)], 1)
+
+
+def tiles_of(shape: tuple[int, int], tile: tuple[int, int]) -> list[Place]:
+    return [part(window, shape) for window in Box.of(shape).blocks(tile)]
+
+
+@pytest.mark.parametrize("batch", [1, 4, 16, 100])
+def test_the_next_window_fills_the_last_ones_batch(batch: int) -> None:
+    shape = (900, 820)
+    image = nuclei(shape, seed=5)[None]
+    places = tiles_of(shape, (300, 410))
+    one: Any = Batches(1)
+    everything = Evaluator(one).flows(image, whole(shape), RECIPE)
+    sizes = []
+    for ahead in (False, True):  # ahead, as `segment_tiles` goes
+        network: Any = Batches(batch)
+        evaluator = Evaluator(network, keep_bytes=0)
+        begun = []
+        for place in places:
+            begun.append(evaluator.begin(image[:, *place.region.slices], place, RECIPE))
+            if len(begun) > ahead:
+                begun[-1 - ahead].complete()
+        for place, window in zip(places, begun, strict=True):
+            assert torch.equal(window.complete(), everything[:, *place.window.slices])
+        assert sum(network.sizes) == evaluator.evaluated
+        assert not evaluator._waiting
+        assert not evaluator._open
+        assert not evaluator._kept, "nothing was to be kept"
+        sizes.append(network.sizes)
+    assert len(sizes[1]) <= len(sizes[0])
+    if batch == 4:  # each window adds some batches
+        assert len(sizes[1]) < len(sizes[0])
+        assert set(sizes[1][:-1]) == {4}
+
+
+def test_a_window_alone_waits_for_no_other() -> None:
+    network: Any = Batches(16)
+    evaluator = Evaluator(network)
+    begun = evaluator.begin(nuclei((90, 80))[None], whole((90, 80)), RECIPE)
+    assert begun.flows is None
+    assert begun.settle().finish().shape == (90, 80)
+    assert network.sizes == [1]
+
+
+def test_without_its_network_a_window_is_to_be_begun_again() -> None:
+    network: Any = Batches(16)
+    begun = Evaluator(network).begin(nuclei((90, 80))[None], whole((90, 80)), RECIPE)
+    with pytest.raises(OutOfMemoryError, match="given up"):
+        begun.settle()
+
+
+def test_what_nobody_waits_for_is_not_evaluated() -> None:
+    """After a failure: the next image may have other channels, which would fit into no batch."""
+    network: Any = Batches(16)
+    evaluator = Evaluator(network)
+    evaluator.begin(nuclei((90, 80))[None], whole((90, 80), "a"), RECIPE)
+    two = np.stack([nuclei((90, 80))] * 2)
+    recipe = replace(RECIPE, intensity=RECIPE.intensity * 2)
+    begun = evaluator.begin(two, whole((90, 80), "b"), recipe)
+    assert begun.complete().shape == (3, 90, 80)
+    assert network.sizes == [1]

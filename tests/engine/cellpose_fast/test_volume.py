@@ -176,13 +176,13 @@ def test_only_so_many_bytes_are_kept() -> None:
     for _ in range(2):
         ours.flows(blobs(shape)[None, *(place.region.slices)], place, RECIPE)
     assert ours.evaluated == 110
-    assert sum(a.untyped_storage().nbytes() for a in ours.answers.kept.values()) <= 20 * each
+    assert sum(a.untyped_storage().nbytes() for a in ours._kept.values()) <= 20 * each
 
 
 def test_of_a_whole_stack_nothing_is_kept() -> None:
     ours = evaluator()
     ours.flows(blobs((5, 30, 40))[None], whole((5, 30, 40)), RECIPE)
-    assert not ours.answers.kept
+    assert not ours._kept
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1), (2, 1, 40), (3, 2, 5)])

@@ -196,7 +196,7 @@ def test_runs_at_once_keep_each_others_names(tmp_path: Path, version: str) -> No
     with ThreadPoolExecutor(len(targets)) as pool:
         list(pool.map(work, targets))
     assert sorted(stores.listed(path)) == sorted(t.name for t in targets)
-    assert not (path / "labels" / ".cytopave.lock").exists()
+    assert not (path / ".cytopave.lock").exists()
 
 
 def test_a_name_taken_during_the_run(tmp_path: Path) -> None:

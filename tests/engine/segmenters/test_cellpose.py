@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import stores
 import torch
 from images import ImageOf
 from pydantic import TypeAdapter, ValidationError
 
 from cytopave.engine import samples
 from cytopave.engine.errors import SegmenterError
+from cytopave.engine.omezarr.image import open_image
 from cytopave.engine.score import average_precision
 from cytopave.engine.segmenters import Cellpose, Segmenter, cellpose_adapter
 from cytopave.engine.segmenters import cellpose_weights as weights
@@ -178,6 +180,16 @@ def test_a_stack_is_segmented_in_three_dimensions(image_of: ImageOf, random_netw
     )
     assert expected.max() > 0
     np.testing.assert_array_equal(segmenter.load()(pixels), expected)
+
+
+def test_the_distance_of_planes_is_that_of_the_image(tmp_path: Path) -> None:
+    pixels = np.zeros((3, 8, 8), np.uint8)
+    path = stores.ome_image(tmp_path / "stack.zarr", pixels, scale=(1.5, 0.5, 0.5))
+    image = open_image(path)
+    volume = TINY.model_copy(update={"do_3D": True})
+    assert volume.resolve(image, channels=()).anisotropy == 3
+    given = volume.model_copy(update={"anisotropy": 1.25})
+    assert given.resolve(image, channels=()).anisotropy == 1.25
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from cytopave.engine.segmenters.memory import (
     CONTEXT_BYTES,
     GIB,
     cellpose_rule,
+    fast_pixel_bytes,
+    fused_patch_bytes,
     half_of_the_budget,
 )
 
@@ -24,6 +26,28 @@ def test_the_count_meets_the_peaks_seen_on_a_gpu(batch: int, seen_gib: float) ->
     footprint = LARGE.model_copy(update={"batch_size": batch}).footprint()
     counted = footprint.weight_bytes + batch * footprint.patch_bytes
     assert counted == pytest.approx(seen_gib * GIB, rel=0.07)
+
+
+@pytest.mark.parametrize(
+    ("width", "batch", "seen_mib"),
+    [
+        (1024, 8, 220),
+        (1024, 32, 868),
+        (1024, 64, 1736),
+        (160, 8, 42.5),
+        (160, 32, 166),
+        (160, 64, 332),
+    ],
+)
+def test_fused_patches_take_what_was_seen_on_a_gpu(width: int, batch: int, seen_mib: float) -> None:
+    assert batch * fused_patch_bytes(width, 2) / 2**20 == pytest.approx(seen_mib, rel=0.04)
+
+
+def test_a_window_on_the_fast_path_is_never_larger_than_counted() -> None:
+    # bytes a pixel that were seen, with 57 % of foreground, and counted for 80 %
+    seen_alone, next_one = 107.6, 49.5
+    counted = fast_pixel_bytes(3, 2)
+    assert seen_alone + next_one < counted < 1.3 * (seen_alone + next_one)
 
 
 def test_a_tile_needs_the_larger_of_rule_and_count() -> None:

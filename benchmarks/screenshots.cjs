@@ -1,0 +1,31 @@
+// One page of a browser: {url, clicks, fill, file, height} on stdin; {title, pictures} on stdout.
+const { chromium } = require('playwright-core');
+
+const SWITCHES = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
+  '--disable-background-networking', '--disable-component-update', '--disable-sync'];
+
+async function main(task) {
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: SWITCHES });
+  const page = await browser.newPage({ viewport: { width: 1100, height: task.height || 900 } });
+  await page.goto(task.url, { waitUntil: 'networkidle' });
+  await page.waitForTimeout(1500);
+  if (task.fill) await page.locator('textarea').first().fill(task.fill);
+  for (const text of task.clicks) {
+    // A trailing mark takes the last of several: the button of a dialogue that has opened.
+    const found = page.getByText(text.replace('!', ''), { exact: true });
+    await (text.endsWith('!') ? found.last() : found.first()).click({ timeout: 10000 });
+    await page.waitForTimeout(1500);
+  }
+  const pictures = await page.locator('img[src^="data:"]').evaluateAll(
+    (all) => all.map((image) => [image.naturalWidth, image.naturalHeight]));
+  if (task.file) await page.screenshot({ path: task.file });
+  console.log(JSON.stringify({ title: await page.title(), pictures }));
+  await browser.close();
+}
+
+let text = '';
+process.stdin.on('data', (part) => { text += part; });
+process.stdin.on('end', () => main(JSON.parse(text)).catch((error) => {
+  console.error(error);
+  process.exit(1);
+}));

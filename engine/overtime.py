@@ -1,0 +1,127 @@
+"""A time limit for tiles: a function that hangs ends with its process, and the tile is known.
+
+Python cannot stop a thread that is stuck in a library, and cannot even look at the clock while that
+library holds the interpreter's lock. So the limit is `faulthandler`'s, whose timer needs neither:
+it writes where all threads are, and ends the process. The file that it writes to lies in the run's
+scratch folder and begins with the tile's number, so that whoever takes the batch next knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import re
+import shutil
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_HEAD = 64  # bytes: the tile's number, then the trace
+_FOLDER = "overtime"
+
+
+class Overtime:
+    """Ends this process when a tile of a batch takes too long; a context manager.
+
+    Batches in several threads of a process have one each.
+    """
+
+    def __init__(self, root: Path, seconds: float | None) -> None:
+        """Make one.
+
+        Args:
+            root: The run's scratch folder.
+            seconds: Longest time of one stage of a tile; None for no limit.
+        """
+        self._seconds = seconds
+        self._path = root / _FOLDER / f"{uuid.uuid4().hex}.txt"
+        self._file = -1
+
+    def __enter__(self) -> Self:
+        if self._seconds is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            os.lseek(self._file, _HEAD, os.SEEK_SET)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._path.unlink(missing_ok=True)
+
+    @contextmanager
+    def of(self, tile: int) -> Iterator[None]:
+        """Limit the time of the block, which is about a tile; several threads may."""
+        if self._seconds is None:
+            yield
+            return
+        key = object()
+        with _lock:
+            _running[key] = (time.monotonic() + self._seconds, self._file, tile)
+            _arm()
+        try:
+            yield
+        finally:
+            with _lock:
+                del _running[key]
+                _arm()
+
+
+def overdue(root: Path, tiles: Iterable[int]) -> dict[int, str]:
+    """Those of some tiles that were ended for their time since `forget`.
+
+    Args:
+        root: The run's scratch folder.
+        tiles: Numbers of tiles.
+
+    Returns:
+        For each, where it was: the innermost line that was being executed for it, as far as known.
+    """
+    found: dict[int, str] = {}
+    wanted = set(tiles)
+    for path in (root / _FOLDER).glob("*.txt"):
+        with contextlib.suppress(FileNotFoundError):  # of a batch that ended meanwhile
+            content = path.read_bytes()
+            trace = content[_HEAD:].decode(errors="replace")
+            # Without a trace, the process lives or died of something else.
+            if trace and (tile := int(content[:_HEAD])) in wanted:
+                found[tile] = _where(trace)
+    return found
+
+
+def forget(root: Path) -> None:
+    """Give tiles that were ended for their time another chance."""
+    shutil.rmtree(root / _FOLDER, ignore_errors=True)
+
+
+_lock = threading.Lock()
+_running: dict[object, tuple[float, int, int]] = {}
+
+
+def _arm() -> None:
+    """Set the process's one timer to the tile whose time is up first."""
+    faulthandler.cancel_dump_traceback_later()
+    if not _running:
+        return
+    deadline, file, tile = min(_running.values())
+    os.pwrite(file, str(tile).encode().ljust(_HEAD), 0)
+    left = max(0.001, deadline - time.monotonic())
+    faulthandler.dump_traceback_later(left, exit=True, file=file)
+
+
+def _where(trace: str) -> str:
+    """The innermost line of the thread that was at a stage of a tile."""
+    for thread in re.split(r"\n(?=Thread |Current thread )", trace):
+        lines = re.findall(r'File "(.+)", line (\d+) in (\S+)', thread)
+        stage = next((i for i, line in enumerate(lines) if line[0].endswith("segment.py")), 0)
+        if stage:
+            file, line, name = lines[0]
+            return f"{Path(file).name}, line {line}, in {name}"
+    return "an unknown place"

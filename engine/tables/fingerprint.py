@@ -1,0 +1,26 @@
+"""What ties a table to the very labels that it describes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cytopave.engine.omezarr.image import Image
+
+
+def label_fingerprint(labels: Image, made: Mapping[str, Any] | None) -> str:
+    """SHA-256 of what tells labels from others, without reading their pixels.
+
+    A copy or a renamed label image has the same; one that was made anew by the same run too.
+
+    Args:
+        labels: The level that is measured.
+        made: What the labels' attributes say of how cytopave made them, where it did.
+    """
+    kept = {key: made[key] for key in ("digest", "merge") if key in made} if made else {}
+    facts = [labels.fingerprint(times=False), kept]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,126 @@
+"""Opening a table that cytopave wrote, and making sure that it describes the labels beside it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cytopave.engine.errors import ImageError, OutputError, StaleTableError
+from cytopave.engine.omezarr import ngff, publish
+from cytopave.engine.omezarr.folders import Folder, absolute
+from cytopave.engine.omezarr.image import open_image
+from cytopave.engine.tables.fingerprint import label_fingerprint
+from cytopave.engine.tables.layout import CHUNK, REGION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+@dataclass(frozen=True)
+class Table:
+    """A published table.
+
+    Attributes:
+        folder: Its group.
+        attributes: The group's attributes; ``cytopave`` says how the table was made.
+        obs: Names of the columns about the objects themselves.
+        features: Names of the intensities.
+    """
+
+    folder: Folder
+    attributes: Mapping[str, Any]
+    obs: tuple[str, ...]
+    features: tuple[str, ...]
+
+    @property
+    def made(self) -> dict[str, Any]:
+        """How the table was made."""
+        return dict(self.attributes[publish.PROVENANCE])
+
+    def __len__(self) -> int:
+        return int((self.folder / "X").array().shape[0])
+
+    def read(self, start: int = 0, stop: int | None = None) -> dict[str, np.ndarray]:
+        """Rows of all columns, by name."""
+        rows = slice(start, len(self) if stop is None else stop)
+        found = {name: _column(self.folder / "obs" / name, rows) for name in self.obs}
+        matrix = np.asarray((self.folder / "X").array()[rows])
+        return {**found, **dict(zip(self.features, matrix.T, strict=True))}
+
+    def chunks(self) -> Iterator[dict[str, np.ndarray]]:
+        """All rows, as many at a time as lie in one chunk."""
+        for start in range(0, len(self), CHUNK):
+            yield self.read(start, min(start + CHUNK, len(self)))
+
+
+def _column(folder: Folder, rows: slice) -> np.ndarray:
+    """Rows of a column; of one with categories, such as clusters, their names ("" for none)."""
+    if not folder.exists("codes"):
+        return np.asarray(folder.array()[rows])
+    names = [*map(str, np.asarray((folder / "categories").array()[:])), ""]
+    codes = np.asarray((folder / "codes").array()[rows])
+    return np.asarray(np.array(names)[codes])
+
+
+def open_table(
+    store: str | os.PathLike[str], name: str, *, storage_options: Mapping[str, Any] | None = None
+) -> Table:
+    """Open a published table for reading.
+
+    Args:
+        store: Path or URL of the store that holds ``tables/<name>``.
+        name: Name of the table.
+        storage_options: What fsspec needs to open the URL.
+
+    Raises:
+        OutputError: The store lists no table of that name, or cytopave did not write it.
+        StaleTableError: The labels that it describes have changed or are gone.
+    """
+    root = Folder(absolute(store), dict(storage_options or {}))
+    names = publish.listed_names(root / "tables")
+    if name not in names:
+        listed = ", ".join(names) or "none"
+        raise OutputError(f"{root} has no table {name!r}: those there are {listed}")
+    folder = root / "tables" / name
+    attributes = ngff.read_attributes(folder) or {}
+    made = attributes.get(publish.PROVENANCE)
+    if not isinstance(made, dict) or "fingerprint" not in made:
+        raise OutputError(
+            f"the table {name!r} in {root} was not made by cytopave: open it with anndata"
+        )
+    _check_labels(folder, _labels_of(root, attributes), made)
+    frame = ngff.read_attributes(folder / "obs") or {}
+    return Table(
+        folder=folder,
+        attributes=attributes,
+        obs=tuple(n for n in frame["column-order"] if n != REGION),
+        features=tuple(map(str, np.asarray((folder / "var" / "_index").array()[:]))),
+    )
+
+
+def _labels_of(root: Folder, attributes: Mapping[str, Any]) -> str:
+    """URL of the labels: by their place in the store where they are in it; it may have moved."""
+    path = str(attributes["region"]["path"])
+    if root.local and "://" not in path:
+        return os.path.normpath(root.local / "tables" / path)
+    return f"{root.url}{path.removeprefix('..')}" if path.startswith("../") else path
+
+
+def _check_labels(table: Folder, place: str, made: Mapping[str, Any]) -> None:
+    name = table.name
+    try:
+        labels = open_image(place, storage_options=table.options)
+    except ImageError as error:
+        raise StaleTableError(
+            f"the table {name!r} describes the labels {place}, which cannot be opened ({error}): "
+            "measure the labels that are there"
+        ) from error
+    by = (ngff.read_attributes(labels.folder) or {}).get(publish.PROVENANCE)
+    if label_fingerprint(labels, by if isinstance(by, dict) else None) != made["fingerprint"]:
+        raise StaleTableError(
+            f"the table {name!r} is not that of the labels {place}: they have changed since it "
+            "was made; measure them again (--overwrite)"
+        )

@@ -1,0 +1,1 @@
+"""The steps of an atlas run as Prefect tasks, over the workers' Dask collections."""

@@ -1,0 +1,241 @@
+"""The matrix of an atlas as a Dask collection over all workers, at any step of a run.
+
+A step's task runs on one worker, which it frees for the blocks' work meanwhile. The matrix never
+comes to the flow's process: what a step leaves is either small, and in the scratch folder, or a
+collection that the workers keep under the run's name until the run ends.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import dask.array as da
+import distributed
+import numpy as np
+from prefect_dask.utils import get_dask_client
+from scipy import sparse
+
+from cytopave.engine.atlas import frames, kept
+from cytopave.engine.atlas.parameters import Intensities
+from cytopave.engine.atlas.plan import IN_MEMORY, AtlasPlan
+from cytopave.engine.atlas.providers.base import Provider, get_provider
+from cytopave.engine.errors import CytopaveError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pandas as pd
+
+PREFIX = "cytopave-atlas-"
+"""Start of the names under which workers keep collections."""
+
+
+class Session:
+    """One step's view of a run, inside the step's task.
+
+    Args:
+        plan: The run.
+        path: Where the plan is saved.
+        client: Connected to all workers.
+    """
+
+    def __init__(self, plan: AtlasPlan, path: str, client: distributed.Client) -> None:
+        self.plan, self.path, self.client = plan, path, client
+        self.results = plan.results
+        self.provider: Provider = get_provider(plan.provider)
+
+    @cached_property
+    def cells(self) -> np.ndarray:
+        """Which cells are kept, bool."""
+        return np.asarray(self.results.array(self.plan.key("keep"), "cells")[:])
+
+    @cached_property
+    def genes(self) -> np.ndarray:
+        """Which genes or intensities are kept, bool."""
+        return np.asarray(self.results.array(self.plan.key("keep"), "genes")[:])
+
+    @cached_property
+    def gene_names(self) -> list[str]:
+        """Names of the kept ones."""
+        names = frames.read_names(self.plan.store, "var", unique=self.plan.unique_names)
+        return [n for n, keep in zip(names, self.genes, strict=True) if keep]
+
+    @cached_property
+    def variable(self) -> np.ndarray:
+        """Which of the kept genes the PCA sees, bool."""
+        if not self.plan.counts:
+            return np.ones(int(self.genes.sum()), bool)
+        columns = self.results.read(self.plan.key("variable"), "var")
+        return np.asarray(columns["highly_variable"], bool)
+
+    @property
+    def target_sum(self) -> float:
+        """Counts of each cell after normalisation."""
+        return float(self.results.read(self.plan.key("normalize"), "target_sum"))
+
+    def column(self, name: str) -> Any:
+        """A column of all cells: from the run's own steps, or from the store's obs."""
+        profile = self.plan.profile
+        if profile.leiden and name == profile.leiden.key:
+            codes = np.full(len(self.cells), -1, np.int32)
+            codes[self.cells] = self.results.read(self.plan.key("leiden"), "clusters")
+            return codes
+        if self.plan.counts:
+            quality = self.quality("obs")
+            if name in quality:
+                return quality[name].to_numpy()
+        return frames.read_column(self.plan.store, "obs", name)
+
+    def quality(self, frame: str) -> pd.DataFrame:
+        """Quality metrics of all cells (obs) or genes (var)."""
+        return self.results.read(self.plan.key("quality"), frame)
+
+    def raw(self) -> Any:
+        """All of X, lazily."""
+        ends = [stop - start for start, stop in self.plan.bounds]
+        return _lazy(self.path, kept.read_block, range(len(ends)), ends, self.plan.store.n_genes)
+
+    def matrix(self) -> Any:
+        """The kept part of X as it is stored, lazily."""
+        lengths = [int(self.cells[a:b].sum()) for a, b in self.plan.bounds]
+        some = [i for i, n in enumerate(lengths) if n]  # Dask does not like empty blocks
+        width = int(self.genes.sum())
+        return _lazy(self.path, kept.read_kept, some, [lengths[i] for i in some], width)
+
+    def annotated(self, x: Any, *columns: str) -> Any:
+        """AnnData of a lazy matrix of the kept cells, with some columns of obs."""
+        import anndata
+        import pandas as pd
+
+        names = self.gene_names
+        if x.shape[1] != len(names):
+            names = [n for n, keep in zip(names, self.variable, strict=True) if keep]
+        obs = pd.DataFrame(index=pd.RangeIndex(x.shape[0]).astype(str))
+        for name in columns:
+            obs[name] = np.asarray(self.column(name))[self.cells]
+        return anndata.AnnData(X=x, obs=obs, var=pd.DataFrame(index=pd.Index(names)))
+
+    def counts(self, *columns: str) -> Any:
+        """AnnData of the counts of the kept cells and genes, where the provider works."""
+        return self.annotated(self.provider.place(self.matrix()), *columns)
+
+    def normalized(self, *columns: str) -> Any:
+        """AnnData of the kept cells and genes, normalised, or transformed; lazily."""
+        adata = self.counts(*columns)
+        profile = self.plan.profile
+        if isinstance(profile, Intensities):
+            x = self.matrix().map_blocks(
+                kept.transform,
+                profile.transform,
+                profile.cofactor,
+                dtype=np.float32,
+                meta=np.empty((0, 0), np.float32),
+            )
+            adata.X = self.provider.place(x)
+        else:
+            self.provider.normalize(adata, self.target_sum)
+        return adata
+
+    def stage(self, step: str, *columns: str) -> Any:
+        """AnnData of one of the steps whose matrix stays with the workers.
+
+        What the workers do not keep (any more) is made again from the steps before, lazily.
+        """
+        if (x := self.client.get_dataset(self._name(step), default=None)) is not None:
+            return self.annotated(x, *columns)
+        if step == "subset":
+            adata = self.normalized(*columns)
+            adata = adata[:, self.variable].copy() if not self.variable.all() else adata
+            return adata
+        counts, profile = self.plan.counts, self.plan.profile
+        if step == "regress" and counts and counts.regress:
+            adata = self.stage("subset", *counts.regress.keys)
+            self.provider.regress(adata, counts.regress.keys)
+        elif profile.scale:
+            adata = self.stage(self.before("scale"))
+            self.provider.scale(adata, profile.scale)
+        return adata
+
+    def before(self, step: str) -> str:
+        """The step whose matrix a step begins with."""
+        taken = [s for s in self.plan.steps if s in IN_MEMORY or s == step]
+        return taken[taken.index(step) - 1]
+
+    def keep(self, step: str, x: Any) -> None:
+        """Have the workers keep a collection until the run ends, or the cluster."""
+        name = self._name(step)
+        if name in self.client.list_datasets():
+            self.client.unpublish_dataset(name)
+        self.client.publish_dataset(x, name=name)
+
+    def _name(self, step: str) -> str:
+        return dataset_name(self.plan, step)
+
+    def each(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """``function(plan path, block number, *args)`` for every block, on all workers.
+
+        What a block is reduced to has to be small.
+        """
+        return self.run(function, range(len(self.plan.bounds)), *args)
+
+    def run(self, function: Callable[..., Any], items: Any, *args: Any) -> list[Any]:
+        """``function(plan path, item, *args)`` for every item, on all workers."""
+        futures = [
+            self.client.submit(function, self.path, item, *args, pure=False) for item in items
+        ]
+        try:
+            return list(self.client.gather(futures))
+        except BaseException:
+            self.client.cancel(futures)
+            raise
+
+
+def dataset_name(plan: AtlasPlan, step: str) -> str:
+    """Name under which the workers keep a step's matrix."""
+    return f"{PREFIX}{plan.key(step)}"
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Session]:
+    """A session for the task that runs just now, whose thread no longer counts as a worker's.
+
+    Without that, a cluster of one worker would wait for itself.
+
+    Args:
+        path: The saved plan.
+    """
+    distributed.secede()
+    with get_dask_client() as client:
+        yield Session(AtlasPlan.load(path), path, client)
+
+
+def _lazy(path: str, read: Callable[..., Any], numbers: Any, lengths: list[int], width: int) -> Any:
+    """Blocks of rows as a Dask array; each is read where it is needed."""
+    numbers = list(numbers)
+    plan = AtlasPlan.load(path)
+    empty = np.empty((0, 0), np.float32)
+    return da.map_blocks(
+        _read,
+        dtype=np.float32,
+        chunks=(tuple(lengths), (width,)),
+        meta=sparse.csr_matrix(empty) if plan.counts else empty,
+        path=path,
+        read=read,
+        numbers=numbers,
+    )
+
+
+def _read(path: str, read: Any, numbers: list[int], block_id: tuple[int, ...] = (0,)) -> Any:
+    return read(AtlasPlan.load(path), numbers[block_id[0]])
+
+
+def root_of(error: BaseException) -> BaseException:
+    """Our own exception inside one of a library's; else the error itself."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, CytopaveError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return error
