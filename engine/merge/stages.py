@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 
 MOST_THREADS = 8
-_PIXELS_AT_ONCE = 1 << 26
-"""Pixels that threads paint at once: each holds its block as tile labels, ids and compressed."""
+_IN_HAND = 3
+"""Blocks that each of them paints and writes at a time."""
+_PIXELS_AT_ONCE = 1 << 27
+"""Pixels of all these blocks, at most."""
 
 _IN_HAND = 3  # blocks that are painted or written at once by a thread
 _RESOLUTION = ("offsets", "final", "mode", "suspects")

@@ -22,7 +22,13 @@ from cytopave.engine.segmenters import Custom
 from cytopave.engine.settings import Settings
 from cytopave.tasks.probe import check_gpu, worker_budget
 from cytopave.tasks.retry import retrying
-from cytopave.tasks.runner import ClusterTaskRunner, check_no_default_client, make_runner, slots
+from cytopave.tasks.runner import (
+    ClusterTaskRunner,
+    check_no_default_client,
+    make_runner,
+    neighbours,
+    slots,
+)
 from cytopave.tasks.window import run_window
 
 if TYPE_CHECKING:
@@ -95,6 +101,7 @@ def where_flow(
     return {
         "pids": pids,
         "slots": slots(),
+        "neighbours": neighbours(),
         "servers": servers,
         "deaf_to_ctrl_c": all(is_deaf_to_ctrl_c(pid) for pid in {*pids, *servers}),
     }

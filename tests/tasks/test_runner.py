@@ -36,7 +36,7 @@ def default_client(dask_address: str) -> Iterator[distributed.Client]:
 def test_one_api_serves_the_flow_and_all_its_workers() -> None:
     state = ops_flows.where_flow(workers=2, return_state=True)
     result = state.result()
-    assert result["slots"] == 2
+    assert (result["slots"], result["neighbours"]) == (2, 2)
     assert os.getpid() not in result["pids"]
     assert len(result["servers"]) == 1
     # The terminal's Ctrl-C is for the flow alone, which then closes these in order.
