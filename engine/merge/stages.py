@@ -37,7 +37,6 @@ _IN_HAND = 3
 _PIXELS_AT_ONCE = 1 << 27
 """Pixels of all these blocks, at most."""
 
-_IN_HAND = 3  # blocks that are painted or written at once by a thread
 _RESOLUTION = ("offsets", "final", "mode", "suspects")
 
 
