@@ -40,7 +40,7 @@ def segment(
 
     if keeping.allow_failed < 0:
         raise PlanError(f"--allow-failed {keeping.allow_failed} must be 0 or more")
-    if is_plate(image):
+    if image.strip() and is_plate(image):  # an empty text is refused as an image
         plate = run_plate(image, request, keeping=keeping, wells=wells, common=common)
         if common.json:
             write_json(plate.model_dump(mode="json"))
