@@ -9,6 +9,7 @@ from cytopave.deployments.cli.clusters import expected_workers, find_cluster
 from cytopave.deployments.cli.console import say, write_facts, write_json, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Keeping, Request
+from cytopave.deployments.cli.saved import look_up_stores
 from cytopave.deployments.cli.segment_plate import Wells, refuse_wells, run_plate, show_plate
 from cytopave.engine.errors import PlanError
 
@@ -40,6 +41,7 @@ def segment(
 
     if keeping.allow_failed < 0:
         raise PlanError(f"--allow-failed {keeping.allow_failed} must be 0 or more")
+    look_up_stores(verbose=common.verbose)
     if image.strip() and is_plate(image):  # an empty text is refused as an image
         plate = run_plate(image, request, keeping=keeping, wells=wells, common=common)
         if common.json:

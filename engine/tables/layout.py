@@ -137,8 +137,9 @@ class TableWriter:
         v3 = self._format == 3
         text = dtype is str
         # Rooted at the array itself: zarr would make a group of every folder above it.
+        url, options = self._at(path).address
         return zarr.create_array(
-            str(self._at(path)),
+            url,
             shape=shape,
             dtype=dtype,
             chunks=tuple(max(1, min(n, CHUNK)) for n in shape),
@@ -147,7 +148,7 @@ class TableWriter:
             zarr_format=self._format,
             attributes=dict(attributes),
             chunk_key_encoding={"name": "default" if v3 else "v2", "separator": "/"},
-            storage_options=dict(self._folder.options) or None,
+            storage_options=options or None,
             config={"write_empty_chunks": False},
         )
 
