@@ -57,14 +57,20 @@ class Overtime:
             self._path.unlink(missing_ok=True)
 
     @contextmanager
-    def of(self, tile: int) -> Iterator[None]:
-        """Limit the time of the block, which is about a tile; several threads may."""
+    def of(self, tile: int, *, computing: bool = False) -> Iterator[None]:
+        """Limit the time of the block, which is about a tile; several threads may.
+
+        Args:
+            tile: Number of the tile.
+            computing: Whether the block calls the segmentation function. While one does, its time
+                alone counts: it may keep the interpreter's lock, for which the others wait.
+        """
         if self._seconds is None:
             yield
             return
         key = object()
         with _lock:
-            _running[key] = (time.monotonic() + self._seconds, self._file, tile)
+            _running[key] = (not computing, time.monotonic() + self._seconds, self._file, tile)
             _arm()
         try:
             yield
@@ -102,7 +108,7 @@ def forget(root: Path) -> None:
 
 
 _lock = threading.Lock()
-_running: dict[object, tuple[float, int, int]] = {}
+_running: dict[object, tuple[bool, float, int, int]] = {}
 
 
 def _arm() -> None:
@@ -110,7 +116,7 @@ def _arm() -> None:
     faulthandler.cancel_dump_traceback_later()
     if not _running:
         return
-    deadline, file, tile = min(_running.values())
+    _, deadline, file, tile = min(_running.values())  # what computes comes first
     os.pwrite(file, str(tile).encode().ljust(_HEAD), 0)
     left = max(0.001, deadline - time.monotonic())
     faulthandler.dump_traceback_later(left, exit=True, file=file)

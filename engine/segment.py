@@ -195,7 +195,7 @@ class _Batch:
 
     def _begin(self, tile: Tile, prepared: Any) -> Any:
         steps, segmenter = self._steps(tile), self._segmenter
-        with self.timed("segment"), self._overtime.of(tile.index):
+        with self.timed("segment"), self._overtime.of(tile.index, computing=True):
             try:
                 begun = attempt(lambda: steps.begin(prepared))
                 return begun if steps.settle is None else _Begun(begun, prepared, segmenter)
@@ -210,7 +210,7 @@ class _Batch:
             return begun.value
         settle = begun.segmenter.steps(self._places[tile.index]).settle
         assert settle is not None
-        with self.timed("segment"), self._overtime.of(tile.index):
+        with self.timed("segment"), self._overtime.of(tile.index, computing=True):
             try:
                 return attempt(lambda: settle(begun.value))
             except OutOfMemoryError as error:
