@@ -159,9 +159,17 @@ def agreement(folder: Path, store: Path) -> None:
     import anndata
     from sklearn.metrics import adjusted_rand_score
 
-    from cytopave.engine.atlas.parameters import Leiden, Scale
+    from cytopave.engine.atlas.parameters import Leiden, Neighbors, Scale
 
-    report = run(folder, store, scale=Scale(), umap=None, leiden=Leiden(resolution=0.3))
+    report = run(
+        folder,
+        store,
+        scale=Scale(),
+        # Twelve clusters span eleven dimensions; the components beyond are noise.
+        neighbors=Neighbors(n_pcs=CLUSTERS - 1),
+        umap=None,
+        leiden=Leiden(resolution=0.3),
+    )
     found = anndata.read_zarr(report.output)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
