@@ -12,6 +12,7 @@ from worlds import same_partition
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import SegmenterError
+from cytopave.engine.omezarr.image import Image, Level
 from cytopave.engine.segmenters import Cellpose
 from cytopave.engine.segmenters import cellpose_weights as weights
 from cytopave.engine.segmenters.cellpose_placed import resolved_path
@@ -25,16 +26,31 @@ pytestmark = pytest.mark.skipif(
 NETWORK = weights.inspect(weights.find("nuclei-tiny"))
 
 
-class Flat:
-    """What resolving asks of an image whose intensity range is given."""
-
-    def __init__(self, axes: str, shape: tuple[int, ...]) -> None:
-        self.spatial_axes, self.spatial_shape = axes, shape
+def flat(axes: str, shape: tuple[int, ...]) -> Image:
+    """An image that is nowhere: resolving reads no pixel where the intensity range is given."""
+    ones = (1.0,) * len(shape)
+    return Image(
+        url="/nowhere",
+        level=0,
+        axes=axes,
+        shape=shape,
+        dtype="uint16",
+        chunks=shape,
+        shards=None,
+        scale=ones,
+        translation=(0.0,) * len(shape),
+        units=(None,) * len(shape),
+        levels=(Level("", shape, ones, (0.0,) * len(shape)),),
+        channels=(),
+        version=None,
+        zarr_format=3,
+        storage_options={},
+    )
 
 
 def resolved(shape: tuple[int, ...] = (400, 300), **fields: Any) -> Cellpose:
     given: dict[str, Any] = {"model": "nuclei-tiny", "device": "cpu", "intensity": ((0, 100),)}
-    image: Any = Flat("zyx"[-len(shape) :], shape)
+    image = flat("zyx"[-len(shape) :], shape)
     return Cellpose(**(given | fields)).resolve(image, channels=())
 
 
