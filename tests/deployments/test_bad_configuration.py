@@ -90,9 +90,9 @@ def test_a_misspelt_cluster_starts_no_api(image: Path, tmp_path: Path) -> None:
 def test_names_that_nobody_saved(command: Command, image: Path) -> None:
     servers = ops_flows.api_servers()
     for verb in ("plan", "segment"):
-        says(command(verb, image, *THRESHOLD, "--cluster", "nobodys"), "there is no cluster 'nobodys'")
-        says(command(verb, image, "--model", "model://nobodys"), "no saved model 'nobodys'")
-        says(command(verb, "store://nobodys/a.zarr", *THRESHOLD), "no image store 'nobodys'")
+        says(command(verb, image, *THRESHOLD, "--cluster", "lost"), "there is no cluster 'lost'")
+        says(command(verb, image, "--model", "model://lost"), "no saved model 'lost'")
+        says(command(verb, "store://lost/a.zarr", *THRESHOLD), "no image store 'lost'")
     assert ops_flows.api_servers() == servers
 
 
