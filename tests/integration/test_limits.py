@@ -36,7 +36,7 @@ def test_one_run_at_a_time_on_the_gpus_of_a_host(
     method = Custom(function="tile_functions:recorded", kwargs={"folder": str(tmp_path)}, gpu=True)
     request: dict[str, Any] = {"segmenter": method, "gpu_memory_gb": 1.0}
     if not elsewhere:
-        request |= {"cluster": "cpu", "workers": 1}
+        request |= {"cluster": "auto", "workers": 1}
     name = limit_name(socket.gethostname())
 
     def run() -> None:
