@@ -48,12 +48,13 @@ class Overtime:
         if self._seconds is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            os.lseek(self._file, _HEAD, os.SEEK_SET)
+            os.write(self._file, b"-1".ljust(_HEAD))  # now, not when the disk is full
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file >= 0:
             os.close(self._file)
+            self._file = -1
             self._path.unlink(missing_ok=True)
 
     @contextmanager
@@ -71,8 +72,9 @@ class Overtime:
         key = object()
         with _lock:
             _running[key] = (not computing, time.monotonic() + self._seconds, self._file, tile)
-            _arm()
         try:
+            with _lock:
+                _arm()
             yield
         finally:
             with _lock:
@@ -117,7 +119,8 @@ def _arm() -> None:
     if not _running:
         return
     _, deadline, file, tile = min(_running.values())  # what computes comes first
-    os.pwrite(file, str(tile).encode().ljust(_HEAD), 0)
+    with contextlib.suppress(OSError):  # a full disk: nobody will know the tile, that is all
+        os.pwrite(file, str(tile).encode().ljust(_HEAD), 0)
     left = max(0.001, deadline - time.monotonic())
     faulthandler.dump_traceback_later(left, exit=True, file=file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cytopave.engine import overtime
 from cytopave.engine.overtime import Overtime, forget, overdue
 
 if TYPE_CHECKING:
@@ -65,3 +67,14 @@ def test_tiles_in_time_leave_nothing(tmp_path: Path) -> None:
     with Overtime(tmp_path / "unlimited", None) as overtime, overtime.of(1):
         pass
     assert not (tmp_path / "unlimited").exists()
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    """As on a full disk: else the next tiles would write into files that are not theirs."""
+    with Overtime(tmp_path, 60) as limit:
+        file, limit._file = limit._file, os.open(os.devnull, os.O_RDONLY)
+        with limit.of(3):
+            pass
+        os.close(limit._file)
+        limit._file = file
+    assert not overtime._running

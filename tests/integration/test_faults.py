@@ -191,7 +191,7 @@ def test_what_is_no_label_image(world: World, what: str) -> None:
         segment_tiles(plan, plan.batches[0])
     assert "tile_functions:recorded" in str(caught.value)
     assert str(GRID[0]) in str(caught.value)
-    assert not world.finished()
+    assert 0 not in world.finished()  # the other tile of the batch may be there
 
 
 def test_what_is_no_label_image_ends_the_run(world: World, flows: Flows) -> None:
