@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +19,7 @@ from cytopave.engine.merge import Merge
 from cytopave.engine.overtime import forget
 from cytopave.engine.planning.foreground import Mask
 from cytopave.engine.planning.planner import draft_plan
-from cytopave.engine.report import Missing, Report, Stage
+from cytopave.engine.report import Missing, Report
 from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.engine.settings import load_settings
@@ -46,11 +45,10 @@ from cytopave.tasks.publish import count_seams, publish_labels
 from cytopave.tasks.report import show_failures, show_plan, show_report, tag_run
 from cytopave.tasks.runner import check_no_default_client, make_runner, neighbours, slots
 from cytopave.tasks.segment import segment_task
+from cytopave.tasks.stages import Clock
 from cytopave.tasks.window import run_window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from cytopave.blocks import Cluster
     from cytopave.engine.gpu.vram import Gpu
     from cytopave.engine.planning.plan import Plan
@@ -126,7 +124,7 @@ def segment_image(
     check_no_default_client(cluster)
     image, output = local_path(image) or image, local_path(output)
     segmenter, chosen = with_saved_model(segmenter, channels)
-    clock = _Clock()
+    clock = Clock()
     request: dict[str, Any] = {
         "segmenter": segmenter,
         "tiling": tiling,
@@ -190,7 +188,7 @@ def _plan(
     return plan_tiles(image, budget=budget, workers=workers, request=request), gpus
 
 
-def _foreground(plan: Plan, path: str, clock: _Clock) -> np.ndarray:
+def _foreground(plan: Plan, path: str, clock: Clock) -> np.ndarray:
     """Which tiles are to be segmented, ``(tiles,)`` bool; the others are finished by now."""
     if plan.foreground is None:
         return np.ones(len(plan.grid), bool)
@@ -201,7 +199,7 @@ def _foreground(plan: Plan, path: str, clock: _Clock) -> np.ndarray:
 
 
 def _segment(
-    plan: Plan, path: str, clock: _Clock, wanted: np.ndarray
+    plan: Plan, path: str, clock: Clock, wanted: np.ndarray
 ) -> tuple[int, dict[int, Exception]]:
     """Segment all batches that hold wanted tiles.
 
@@ -240,7 +238,7 @@ def _leave_out(plan: Plan, failures: dict[int, Exception], *, allowed: int) -> l
     return missing
 
 
-def _merge(plan: Plan, path: str, clock: _Clock) -> dict[str, int]:
+def _merge(plan: Plan, path: str, clock: Clock) -> dict[str, int]:
     """Scan seams, resolve, write; returns what the report counts."""
     tasks = _merge_tasks()
     shared = {"plan_path": path, "tasks": tasks, "neighbours": neighbours()}
@@ -274,7 +272,7 @@ def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
     return results
 
 
-def _measure(plan: Plan, clock: _Clock) -> TableTarget:
+def _measure(plan: Plan, clock: Clock) -> TableTarget:
     """Measure the objects before anything is published: a run that is killed here goes on here."""
     with clock.stage("measure") as done:
         measurement = plan_run(plan)
@@ -284,7 +282,7 @@ def _measure(plan: Plan, clock: _Clock) -> TableTarget:
 
 
 def _publish(
-    plan: Plan, path: str, clock: _Clock, facts: dict[str, Any], table: TableTarget | None
+    plan: Plan, path: str, clock: Clock, facts: dict[str, Any], table: TableTarget | None
 ) -> Report:
     with clock.stage("count seams"):
         seams = count_seams(path, tasks=_merge_tasks())
@@ -303,18 +301,3 @@ def _publish(
         if table:
             publish_table(table)
     return report.model_copy(update={"stages": clock.stages})
-
-
-class _Clock:
-    """Wall time of each stage."""
-
-    def __init__(self) -> None:
-        self.stages: list[Stage] = []
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[Callable[..., None]]:
-        facts: dict[str, Any] = {}
-        start = time.perf_counter()
-        yield facts.update
-        seconds = time.perf_counter() - start
-        self.stages = [*self.stages, Stage(name=name, seconds=seconds, **facts)]
