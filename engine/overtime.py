@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_HEAD = 64  # bytes: the tile's number, then the trace
+_HEAD = 64  # bytes: the tile's number and its thread, then the trace
 _FOLDER = "overtime"
 
 
@@ -48,7 +48,7 @@ class Overtime:
         if self._seconds is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            os.write(self._file, b"-1".ljust(_HEAD))  # now, not when the disk is full
+            os.write(self._file, b"-1 0".ljust(_HEAD))  # now, not when the disk is full
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,8 +70,9 @@ class Overtime:
             yield
             return
         key = object()
+        deadline, thread = time.monotonic() + self._seconds, threading.get_ident()
         with _lock:
-            _running[key] = (not computing, time.monotonic() + self._seconds, self._file, tile)
+            _running[key] = (not computing, deadline, self._file, tile, thread)
         try:
             with _lock:
                 _arm()
@@ -98,9 +99,11 @@ def overdue(root: Path, tiles: Iterable[int]) -> dict[int, str]:
         with contextlib.suppress(FileNotFoundError):  # of a batch that ended meanwhile
             content = path.read_bytes()
             trace = content[_HEAD:].decode(errors="replace")
-            # Without a trace, the process lives or died of something else.
-            if trace and (tile := int(content[:_HEAD])) in wanted:
-                found[tile] = _where(trace)
+            if not trace:  # the process lives, or died of something else
+                continue
+            tile, thread = (int(number) for number in content[:_HEAD].split())
+            if tile in wanted:
+                found[tile] = _where(trace, thread)
     return found
 
 
@@ -110,7 +113,7 @@ def forget(root: Path) -> None:
 
 
 _lock = threading.Lock()
-_running: dict[object, tuple[bool, float, int, int]] = {}
+_running: dict[object, tuple[bool, float, int, int, int]] = {}
 
 
 def _arm() -> None:
@@ -118,19 +121,18 @@ def _arm() -> None:
     faulthandler.cancel_dump_traceback_later()
     if not _running:
         return
-    _, deadline, file, tile = min(_running.values())  # what computes comes first
+    _, deadline, file, tile, thread = min(_running.values())  # what computes comes first
     with contextlib.suppress(OSError):  # a full disk: nobody will know the tile, that is all
-        os.pwrite(file, str(tile).encode().ljust(_HEAD), 0)
+        os.pwrite(file, f"{tile} {thread}".encode().ljust(_HEAD), 0)
     left = max(0.001, deadline - time.monotonic())
     faulthandler.dump_traceback_later(left, exit=True, file=file)
 
 
-def _where(trace: str) -> str:
-    """The innermost line of the thread that was at a stage of a tile."""
-    for thread in re.split(r"\n(?=Thread |Current thread )", trace):
-        lines = re.findall(r'File "(.+)", line (\d+) in (\S+)', thread)
-        stage = next((i for i, line in enumerate(lines) if line[0].endswith("segment.py")), 0)
-        if stage:
-            file, line, name = lines[0]
-            return f"{Path(file).name}, line {line}, in {name}"
+def _where(trace: str, thread: int) -> str:
+    """The innermost line of a thread in `faulthandler`'s trace of all of them."""
+    for stack in re.split(r"\n(?=Thread |Current thread )", trace):
+        number = re.match(r"(?:Thread|Current thread) (0x[0-9a-f]+)", stack)
+        line = re.search(r'File "(.+)", line (\d+) in (\S+)', stack)
+        if number and line and int(number[1], 16) == thread:
+            return f"{Path(line[1]).name}, line {line[2]}, in {line[3]}"
     return "an unknown place"

@@ -78,3 +78,32 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
         os.close(limit._file)
         limit._file = file
     assert not overtime._running
+
+
+def test_the_place_is_of_the_tile_s_own_thread(tmp_path: Path) -> None:
+    """Others stand somewhere too: the first to begin, and the last."""
+    script = """
+import sys, threading, time
+from pathlib import Path
+from cytopave.engine.overtime import Overtime
+def before(overtime, began):
+    with overtime.of(1):
+        began.set()
+        time.sleep(3600)
+def hang(overtime, began):
+    with overtime.of(2, computing=True):
+        began.set()
+        time.sleep(3600)
+def after(overtime, began):
+    with overtime.of(3):
+        began.set()
+        time.sleep(3600)
+with Overtime(Path(sys.argv[1]), 0.5) as limit:
+    for do in (before, hang, after):
+        began = threading.Event()
+        threading.Thread(target=do, args=(limit, began), daemon=True).start()
+        began.wait()
+    time.sleep(3600)
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=60, check=False)
+    assert overdue(tmp_path, range(10)) == {2: "<string>, line 12, in hang"}
