@@ -25,6 +25,8 @@ from cytopave.engine.segmenters.place import Place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
+
     from cytopave.engine.planning.plan import Plan
     from cytopave.engine.segmenters import Segmenter
     from cytopave.engine.segmenters.steps import Steps
@@ -109,6 +111,7 @@ def _run(batch: _Batch) -> tuple[dict[int, str], dict[int, str]]:
         return failures, exhausted
     with closing(batch.pipeline().run(batch.tiles)) as outcomes:
         for tile, n, error in outcomes:
+            batch.let_go(tile)
             if isinstance(error, LabelError):
                 raise error  # no tile can mend it
             if isinstance(error, OutOfMemoryError):
@@ -148,10 +151,13 @@ class _Batch:
         self._segmenter: Segmenter = plan.segmenter
         self._places = {tile.index: _place(plan, tile) for tile in tiles}
         self._lock = threading.Lock()
+        self._sums = plan.sums if plan.measured_in_tiles else None
+        self._cores: dict[int, np.ndarray] = {}  # pixels that are yet to be measured
+        self._read_channels = self._sums.channels if self._sums else plan.channels
         self._reader = TileReader(
             plan.image,
             tiles,
-            channels=plan.channels,
+            channels=self._read_channels,
             region=lambda tile: self._places[tile.index].region,
         )
 
@@ -190,8 +196,25 @@ class _Batch:
     def _read(self, tile: Tile) -> Any:
         with self.timed("read"), self._overtime.of(tile.index):
             pixels = self._reader.read(tile)
+            if self._sums:
+                pixels = self._shared(tile, pixels)
             prepare = self._steps(tile).prepare
             return attempt(lambda: prepare(pixels))
+
+    def _shared(self, tile: Tile, pixels: np.ndarray) -> np.ndarray:
+        """Keep a core's pixels to be measured; returns those that the segmenter gets."""
+        region = self._places[tile.index].region
+        channels = pixels.reshape(-1, *region.shape)
+        # Copies: the segmenter may change what it gets, and views would keep all that was read.
+        self._cores[tile.index] = channels[(slice(None), *tile.core.within(region))].copy()
+        if self._plan.channels == self._read_channels:
+            return pixels
+        picked = channels[[self._read_channels.index(c) for c in self._plan.channels]]
+        return picked if len(picked) > 1 else picked[0]
+
+    def let_go(self, tile: Tile) -> None:
+        """Drop what was kept of a tile that ended, however it did."""
+        self._cores.pop(tile.index, None)
 
     def _begin(self, tile: Tile, prepared: Any) -> Any:
         steps, segmenter = self._steps(tile), self._segmenter
@@ -269,7 +292,11 @@ class _Batch:
                 dense, n = self._plan.foreground.clipped(
                     dense, n, time=tile.time, window=tile.window
                 )
-            self._plan.scratch.commit(self._plan.grid, tile, dense)
+            members = {}
+            if self._sums:
+                core = dense[tile.core.within(tile.window)]
+                members = self._sums.members(tile, core, self._cores.pop(tile.index))
+            self._plan.scratch.commit(self._plan.grid, tile, dense, members)
         return n
 
 

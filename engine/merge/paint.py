@@ -11,6 +11,7 @@ from cytopave.engine.scratch.tiles import OpenTiles, shared_zone, zone_name
 
 if TYPE_CHECKING:
     from cytopave.engine.merge.resolve import Resolution
+    from cytopave.engine.scratch.archive import Archive
     from cytopave.engine.scratch.tiles import Scratch
     from cytopave.engine.tiling import Grid, Tile
 
@@ -49,9 +50,7 @@ class Painter:
         archive, views = self._tiles[index]
         (labels,) = archive.read("core")
         begin = self._offsets[index]
-        mine = slice(begin, begin + len(views))
-        final = np.zeros(len(views) + 1, self._final.dtype)
-        final[1:] = np.where(self._mode[mine] != HIDDEN, self._final[mine], 0)
+        final = self.final(index)
         out = final.take(labels)
         claims = [
             c for step, other in self._grid.steps(tile) for c in self._guest(tile, step, other)
@@ -64,6 +63,18 @@ class Painter:
             winner = _first_of_each_place(np.concatenate(claims))
             out.ravel()[winner["place"]] = self._final[winner["view"]]
         return out
+
+    def final(self, index: int) -> np.ndarray:
+        """What a tile's own labels become: ``(labels + 1,)`` final ids, 0 of those that yield."""
+        _, views = self._tiles[index]
+        mine = slice(self._offsets[index], self._offsets[index] + len(views))
+        final = np.zeros(len(views) + 1, self._final.dtype)
+        final[1:] = np.where(self._mode[mine] != HIDDEN, self._final[mine], 0)
+        return final
+
+    def archive(self, index: int) -> Archive:
+        """A tile's file, open from painting it."""
+        return self._tiles[index][0]
 
     def _guest(self, tile: Tile, step: tuple[int, ...], other: int) -> list[np.ndarray]:
         """What a neighbour draws in a tile's core: nothing, or an array of claims."""

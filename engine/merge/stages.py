@@ -112,6 +112,8 @@ def load_resolution(folder: Path) -> Resolution:
 def write_blocks(plan: Plan, blocks: Sequence[WriteBlock], *, threads: int = 1) -> int:
     """Paint and write blocks of the label image; returns the number of pixels written.
 
+    Where a table is wanted, each core is measured with the block that it begins in.
+
     Raises:
         CorruptError: A tile's file is missing or damaged.
     """
@@ -129,17 +131,25 @@ def write_blocks(plan: Plan, blocks: Sequence[WriteBlock], *, threads: int = 1) 
 def _written(plan: Plan, blocks: Sequence[WriteBlock], resolution: Resolution) -> SeamCounter:
     """Paint and write blocks, one after the other; returns what their seams look like."""
     painter = Painter(plan.scratch, plan.grid, resolution)
-    seams = SeamCounter(plan.grid)
+    seams, sums = SeamCounter(plan.grid), plan.sums
 
     def paint(block: WriteBlock, _: None) -> np.ndarray:
         labels = np.empty(block.box.shape, resolution.final.dtype)
+        rows: list[np.ndarray] = []
         for tile in plan.grid.covering(block.time, block.box):
             core = painter.paint(tile.index)
             part = tile.core.intersect(block.box)
             labels[part.within(block.box)] = core[part.within(tile.core)]
+            if not block.box.contains(tile.core.start):
+                continue  # once a core
             # What ends where a tile is missing says nothing about the seams.
-            if block.box.contains(tile.core.start) and tile.index not in plan.scratch.left_out:
+            if tile.index not in plan.scratch.left_out:
                 seams.add(tile, core)
+            if sums:
+                archive, final = painter.archive(tile.index), painter.final(tile.index)
+                rows += sums.of_core(tile, archive, final, core)
+        if sums:
+            sums.commit(block, rows)
         return labels
 
     # While a block is painted, those before it are compressed and written.

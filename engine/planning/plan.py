@@ -19,6 +19,8 @@ from cytopave.engine.planning.foreground import Foreground
 from cytopave.engine.scratch.archive import write_bytes
 from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.segmenters import Segmenter
+from cytopave.engine.tables.target import table_of_run
+from cytopave.engine.tables.tile_sums import TileSums
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
@@ -63,6 +65,9 @@ class Plan(BaseModel):
         root: The run's scratch folder.
         foreground: What decides which tiles are segmented; None: all are.
         left_out: Tiles that failed and count as empty.
+        measured: Channels of which a table is wanted; None where none is.
+        measured_in_tiles: Whether tiles are measured while their pixels are in memory; else the
+            image is read again.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -81,6 +86,8 @@ class Plan(BaseModel):
     root: Path
     foreground: Foreground | None = None
     left_out: tuple[int, ...] = ()
+    measured: tuple[int, ...] | None = None
+    measured_in_tiles: bool = False
 
     @property
     def scratch(self) -> Scratch:
@@ -109,6 +116,18 @@ class Plan(BaseModel):
         """Links and resolution of this merge rule: another rule reuses the tiles."""
         without = f"-{self.digest[:16]}" if self.left_out else ""
         return self.root / f"merge-{self.merge.rule}-{self.merge.iou:g}{without}"
+
+    @property
+    def table_folder(self) -> Path:
+        """Sums of the objects that this merge rule makes."""
+        return self.root / f"table-{table_of_run(self.target, self.merge).digest[:16]}"
+
+    @property
+    def sums(self) -> TileSums | None:
+        """What measures the objects; None where no table is wanted."""
+        if self.measured is None:
+            return None
+        return TileSums(self.grid, self.image, self.measured, self.table_folder)
 
     def without(self, tiles: Iterable[int]) -> Plan:
         """The plan of a label image in which some tiles are missing; writes what stands for them.

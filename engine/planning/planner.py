@@ -18,6 +18,7 @@ from cytopave.engine.planning.plan import Memory, Plan, batch_shape, tile_digest
 from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER
 from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.tables.target import table_of_run
+from cytopave.engine.tables.tile_sums import kept_bytes
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _SIDES = (4096, 2048, 1024, 512, 256, 128, 64)
 _GIB = 2**30
 _MOST_IN_FLIGHT = 6
 """One tile computed, one to be settled, two read ahead and two being finished."""
+_LEAST_IN_FLIGHT = 3
+"""One computed, one read ahead and one finished: rather than fewer, the image is read twice."""
 
 
 def make_plan(
@@ -83,7 +86,12 @@ def make_plan(
         table_of_run(target, merge).check()
     n_channels = max(1, len(chosen))
     need = tile_need(source, resolved, budget, grid, n_channels=n_channels)
-    in_hand = host_need(source, resolved, grid, n_channels=n_channels)
+    measured = source.channel_indices() if measure else None
+    in_flight, in_tiles = _in_flight(
+        host_budget(workers).size,
+        host_need(source, resolved, grid, n_channels=n_channels),
+        _measuring_need(source, resolved, grid, chosen) if measure else None,
+    )
     megapixels = math.prod(grid.tile) / 1e6
     tiles = batch_seconds * resolved.megapixels_per_second(on_gpu=budget.on_gpu) / megapixels
     # While a GPU waits for its next task it does nothing: rather no more tasks than that.
@@ -98,10 +106,12 @@ def make_plan(
         merge=merge,
         target=target,
         batch=batch_shape(grid, tiles=tiles, workers=workers, least=least),
-        in_flight=max(1, min(_MOST_IN_FLIGHT, host_budget(workers).size // in_hand)),
+        in_flight=in_flight,
         memory=Memory(need=need, budget=budget.size, source=budget.source),
         root=folder / digest[:16],
         foreground=foreground,
+        measured=measured,
+        measured_in_tiles=in_tiles,
     )
 
 
@@ -185,13 +195,40 @@ def tile_need(
 
 def host_need(image: Image, segmenter: Segmenter, grid: Grid, *, n_channels: int) -> int:
     """Bytes of the host's memory that the largest tile of a grid needs while it is in hand."""
-    window = _window(grid)
-    start = tuple((n - w) // 2 for n, w in zip(grid.shape, window, strict=True))
-    middle = Box(start, tuple(a + w for a, w in zip(start, window, strict=True)))
-    region = segmenter.region(middle, grid.shape)
+    middle, region = _largest_tile(segmenter, grid)
     # Pixels as read and as float32 for the function, its labels (int64 at worst), the dense copy.
     itemsize = np.dtype(image.dtype).itemsize
     return region.size * n_channels * (itemsize + 4) + middle.size * (8 + 4)
+
+
+def _largest_tile(segmenter: Segmenter, grid: Grid) -> tuple[Box, Box]:
+    """What an inner tile sees, and what is read for it."""
+    window = _window(grid)
+    start = tuple((n - w) // 2 for n, w in zip(grid.shape, window, strict=True))
+    middle = Box(start, tuple(a + w for a, w in zip(start, window, strict=True)))
+    return middle, segmenter.region(middle, grid.shape)
+
+
+def _measuring_need(image: Image, segmenter: Segmenter, grid: Grid, chosen: tuple[int, ...]) -> int:
+    """Bytes of the host's memory that a tile needs to be measured as well while it is in hand.
+
+    All channels of what is read for it, where the segmenter gets but some, and of its core a copy.
+    """
+    _, region = _largest_tile(segmenter, grid)
+    itemsize, everything = np.dtype(image.dtype).itemsize, image.channel_indices()
+    read = region.size * itemsize * len(everything) if chosen != everything else 0
+    return read + kept_bytes(grid, itemsize, max(1, len(everything)))
+
+
+def _in_flight(budget: int, need: int, measuring: int | None) -> tuple[int, bool]:
+    """How many tiles a worker may have in hand, and whether they are measured meanwhile."""
+    alone = max(1, min(_MOST_IN_FLIGHT, budget // need))
+    if measuring is None:
+        return alone, False
+    together = min(_MOST_IN_FLIGHT, budget // (need + measuring))
+    if together < min(_LEAST_IN_FLIGHT, alone):
+        return alone, False
+    return together, True
 
 
 def _window(grid: Grid) -> tuple[int, ...]:

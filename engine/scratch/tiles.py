@@ -20,6 +20,8 @@ from cytopave.engine.scratch.archive import Archive, write_archive
 from cytopave.engine.scratch.views import views
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cytopave.engine.tiling import Grid, Tile
 
 _PER_FOLDER = 1000
@@ -74,18 +76,25 @@ class Scratch:
         """Whether a tile's file is committed."""
         return self.tile_path(index).exists()
 
-    def commit(self, grid: Grid, tile: Tile, labels: np.ndarray) -> int:
+    def commit(
+        self,
+        grid: Grid,
+        tile: Tile,
+        labels: np.ndarray,
+        more: Mapping[str, np.ndarray] | None = None,
+    ) -> int:
         """Write a tile's file; it appears under its name only when complete.
 
         Args:
             grid: The grid that the tile belongs to.
             tile: The tile.
             labels: ``([Z], Y, X)`` uint32 labels of the window, 1..n without gaps.
+            more: What else the file shall hold.
 
         Returns:
             The number of labels n.
         """
-        return _write(self.tile_path(tile.index), grid, tile, labels)
+        return _write(self.tile_path(tile.index), grid, tile, labels, more)
 
     def leave_out(self, grid: Grid, tile: Tile) -> None:
         """Write the file that stands for a tile of `left_out`; it never counts as finished."""
@@ -104,7 +113,13 @@ class Scratch:
         return self.root / "left-out" / f"{index:09d}.zip"
 
 
-def _write(path: Path, grid: Grid, tile: Tile, labels: np.ndarray) -> int:
+def _write(
+    path: Path,
+    grid: Grid,
+    tile: Tile,
+    labels: np.ndarray,
+    more: Mapping[str, np.ndarray] | None = None,
+) -> int:
     table = views(grid, tile, labels)
     labels = labels.astype(np.min_scalar_type(len(table)), copy=False)
     members = {"views": table}
@@ -114,7 +129,7 @@ def _write(path: Path, grid: Grid, tile: Tile, labels: np.ndarray) -> int:
             members[zone_name(step)] = labels[zone.within(tile.window)]
     # Last: what neighbours need comes with the beginning of the file, in one reading.
     members["core"] = labels[tile.core.within(tile.window)]
-    write_archive(path, members)
+    write_archive(path, members | dict(more or {}))
     return len(table)
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from cytopave.engine.boxes import Box
 from cytopave.engine.lazy import Lazy, grouped
 from cytopave.engine.omezarr.image import Image
+from cytopave.engine.omezarr.labels import LabelTarget
 from cytopave.engine.scratch.archive import write_bytes
 from cytopave.engine.tables.columns import Schema
 from cytopave.engine.tables.target import TableTarget
@@ -53,6 +54,8 @@ class Measurement(BaseModel):
         fingerprint: Of the labels.
         root: The measurement's scratch folder.
         resolution: Folder of the merge that made the labels; None where it is not known.
+        painted: The labels whose sums were taken when they were painted, block by block
+            (`cytopave.engine.tables.tile_sums`); None where they have yet to be taken.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,10 +72,14 @@ class Measurement(BaseModel):
     fingerprint: str
     root: Path
     resolution: Path | None = None
+    painted: LabelTarget | None = None
 
     @property
     def regions(self) -> Lazy[Region]:
         """The parts of all time points that are measured by themselves, each into one file."""
+        if self.painted is not None:
+            blocks = self.painted.blocks()
+            return Lazy(len(blocks), lambda i: (blocks[i].time, blocks[i].box))
         shape = self.labels.spatial_shape
         boxes = Box.of(shape).blocks(region_shape(self.image, self.labels))
         return Lazy(
@@ -83,6 +90,8 @@ class Measurement(BaseModel):
     @property
     def groups(self) -> Sequence[tuple[int, ...]]:
         """Indices of the regions of each task. The same on any number of workers."""
+        if self.painted is not None:
+            return ()
         whole = math.prod(self.labels.spatial_shape) * self.labels.n_times
         task = min(max(whole // _TASKS, LEAST_PIXELS), MOST_PIXELS)
         return grouped(range(len(self.regions)), -(-whole // task))
@@ -95,8 +104,7 @@ class Measurement(BaseModel):
 
     def part(self, region: int) -> Path:
         """Where the sums of a region lie once they are taken; other regions have another place."""
-        name = hashlib.sha256(repr(self.regions[region]).encode()).hexdigest()
-        return self.root / "parts" / f"{region // 1000:06d}" / f"{name[:16]}.npy"
+        return part_path(self.root, self.regions[region])
 
     def facts(self) -> dict[str, Any]:
         """What the table's attributes say of what it holds: JSON values."""
@@ -125,6 +133,12 @@ class Measurement(BaseModel):
     def load(path: str) -> Measurement:
         """A saved measurement; parsed once a process, since its content is in its name."""
         return Measurement.model_validate_json(Path(path).read_bytes())
+
+
+def part_path(root: Path, region: Region) -> Path:
+    """Where the sums of a region lie in the scratch folder of a measurement."""
+    name = hashlib.sha256(repr(region).encode()).hexdigest()
+    return root / "parts" / name[:2] / f"{name[:16]}.npy"
 
 
 def region_shape(image: Image, labels: Image) -> tuple[int, ...]:

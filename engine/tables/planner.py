@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 def plan_run(plan: Plan) -> Measurement:
     """The measurement of the labels that a run has written and not yet published.
 
-    All channels are measured, not only those that were segmented.
+    Their sums were taken when they were painted: what is left is to join them.
     """
+    assert plan.measured is not None
     image, target = plan.image, plan.target
     table = table_of_run(target, plan.merge)
     labels = open_image(
@@ -39,7 +40,7 @@ def plan_run(plan: Plan) -> Measurement:
         axes=target.axes,
         storage_options=target.storage_options,
     )
-    channels = image.channel_indices()
+    channels = plan.measured
     made = {"digest": plan.digest, "merge": plan.merge.model_dump()}
     return Measurement(
         digest=table.digest,
@@ -52,8 +53,9 @@ def plan_run(plan: Plan) -> Measurement:
         region=f"../labels/{target.name}",
         made=made,
         fingerprint=label_fingerprint(labels, made),
-        root=plan.root / f"table-{table.digest[:16]}",
+        root=plan.table_folder,
         resolution=plan.merge_folder,
+        painted=target,
     )
 
 

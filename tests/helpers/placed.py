@@ -32,6 +32,8 @@ class Run:
     scratch: Scratch
     in_flight: int = 4
     foreground: None = None
+    sums: None = None
+    measured_in_tiles: bool = False
 
 
 def segmented(

@@ -50,7 +50,7 @@ def test_segmentation_leaves_a_table(folder: Path, flows: Flows) -> None:
     report = flows.segment(image, **REQUEST)
     assert report.table_path == f"{image}/tables/cells"
     (stage,) = (s for s in report.stages if s.name == "measure")
-    assert (stage.units, stage.tasks) == (report.n_objects, 2)
+    assert (stage.units, stage.tasks) == (report.n_objects, 1)
     labels = components(mask)
     np.testing.assert_array_equal(labels_of(image), labels)
     table = open_table(image, "cells").read()
