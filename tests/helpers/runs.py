@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.ndimage as ndi
+from measured import measure_here
 
 from cytopave.engine.merge import Merge, stages
 from cytopave.engine.omezarr.labels import open_labels
@@ -17,6 +18,7 @@ from cytopave.engine.planning import skipping
 from cytopave.engine.planning.budget import Budget
 from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.segment import segment_tiles
+from cytopave.engine.tables.planner import plan_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +76,9 @@ def skip_here(plan: Plan) -> np.ndarray:
     return found
 
 
-def merge_here(plan: Plan, *, tiles: int = 3, blocks: int = 2, threads: int = 1) -> None:
+def merge_here(
+    plan: Plan, *, tiles: int = 3, blocks: int = 2, threads: int = 1, table: bool = False
+) -> None:
     """Everything after the segmentation, in groups of a few tiles and blocks."""
     groups = [tuple(g) for g in itertools.batched(range(len(plan.grid)), tiles)]
     for group in groups:
@@ -82,8 +86,12 @@ def merge_here(plan: Plan, *, tiles: int = 3, blocks: int = 2, threads: int = 1)
     plan.target.create(stages.resolve_run(plan, groups).final.dtype)
     for part in itertools.batched(plan.target.blocks(), blocks):
         stages.write_blocks(plan, part, threads=threads)
+    provenance: dict[str, Any] = {"fingerprint": plan.fingerprint}
+    if table:
+        provenance["merge"] = plan.merge.model_dump()
+        measure_here(plan_run(plan))
     plan.target.writer().finish()
-    plan.target.publish({"fingerprint": plan.fingerprint})
+    plan.target.publish(provenance)
 
 
 def labels_of(store: Path | str, name: str = "cells", level: int = 0) -> np.ndarray:

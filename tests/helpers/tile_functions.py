@@ -93,6 +93,14 @@ def haematoxylin(tile: np.ndarray, *, above: float) -> np.ndarray:
     return components(rgb2hed(np.moveaxis(tile, 0, -1))[..., 0] > above)
 
 
+def second_of_two(tile: np.ndarray) -> np.ndarray:
+    """Components of the second of two channels; what was given is overwritten."""
+    first, second = tile
+    labels = components(second > 20)
+    tile[:] = first.max()
+    return labels
+
+
 def with_a_margin(tile: np.ndarray, *, margin: int) -> np.ndarray:
     """Components that lie at least a margin away from the edges of what is seen."""
     labels = components(tile > 100)

@@ -40,6 +40,7 @@ def test_reads_and_writes(
         "segmenter": Threshold(threshold=1.5),
         "tiling": Tiling(tile=(128, 128), halo=16),  # an eighth
         "batch_seconds": 20,
+        "measure": True,
     }
     plan = plan_of(image, **request)
     assert len(plan.grid) == 56
@@ -64,7 +65,7 @@ def test_reads_and_writes(
     traffic = stores.Traffic(monkeypatch)
     for batch in plan.batches:
         segment_tiles(plan, batch)
-    merge_here(plan)
+    merge_here(plan, table=True)
     n_chunks = 16 * 15
     assert asked == Counter(range(56))
     assert len(decoded) == n_chunks

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 def unpublished(image: Path) -> Plan:
     """A run up to its labels, which are written and not published."""
-    plan = plan_of(image, segmenter=Threshold(threshold=0.5), tiling=Tiling(tile=(48, 48), halo=9), measure=True)
+    plan = plan_of(
+        image,
+        segmenter=Threshold(threshold=0.5),
+        tiling=Tiling(tile=(48, 48), halo=9),
+        measure=True,
+    )
     for batch in plan.batches:
         segment_tiles(plan, batch)
     tiles = [tuple(g) for g in itertools.batched(range(len(plan.grid)), 3)]
