@@ -117,13 +117,23 @@ def _masked(made: Plan) -> dict[str, Any]:
 
 
 def _scratch_bytes(made: Plan) -> int:
-    """Size of all tile files before compression, were all tiles as large as an inner one."""
+    """Size of all tile files before compression, were all tiles as large as an inner one.
+
+    Tables of what each tile found are left out.
+    """
+    import numpy as np
+
     from cytopave.engine.scratch.tiles import shared_zone
+    from cytopave.engine.tables.tile_sums import strips
 
     grid = made.grid
     inner = grid[grid.index(0, tuple(min(1, n - 1) for n in grid.counts))]
     zones = (shared_zone(grid, inner, step) for step, _ in grid.neighbours(inner))
-    return 4 * len(grid) * (inner.core.size + sum(z.size for z in zones if z))
+    of_tile = 4 * (inner.core.size + sum(z.size for z in zones if z))
+    if made.measured_in_tiles:
+        pixel = np.dtype(made.image.dtype).itemsize * max(1, len(made.measured or ()))
+        of_tile += pixel * sum(box.size for box in strips(grid, inner))
+    return len(grid) * of_tile
 
 
 def _chunks(made: Plan) -> dict[str, int] | None:

@@ -183,10 +183,10 @@ def test_reading_computing_and_committing_meet(
             meeting.wait(SECONDS)
         return read(self, tile)
 
-    def committing(self: Scratch, grid: Grid, tile: Tile, labels: np.ndarray) -> int:
+    def committing(self: Scratch, grid: Grid, tile: Tile, *content: Any) -> int:
         if tile.index == 1:
             meeting.wait(SECONDS)
-        return commit(self, grid, tile, labels)
+        return commit(self, grid, tile, *content)
 
     def computing(pixels: np.ndarray) -> np.ndarray:
         if len(computed) == 2:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from cytopave.engine.errors import OutputError, PlanError, UserError
 from cytopave.engine.merge import Merge
+from cytopave.engine.planning import planner
 from cytopave.engine.planning.budget import Budget
 from cytopave.engine.planning.plan import Plan, batch_shape
-from cytopave.engine.planning.planner import make_plan
+from cytopave.engine.planning.planner import _in_flight, make_plan
 from cytopave.engine.segmenters import Custom, Threshold
 from cytopave.engine.tiling import Grid, Tiling
 
@@ -165,3 +166,31 @@ def test_a_gpu_gets_few_tasks_where_each_is_short() -> None:
     assert batch_shape(grid, tiles=4, workers=1, least=1) == (2, 2)
     large = Grid((2**16, 2**16), (2048, 2048), (64, 64))
     assert math.prod(batch_shape(large, tiles=80, workers=2, least=20)) > 70
+
+
+@pytest.mark.parametrize(
+    ("budget", "in_flight", "in_tiles"),
+    [(100, 6, True), (40, 4, True), (30, 3, True), (29, 5, False), (10, 2, False), (1, 1, False)],
+)
+def test_tiles_are_measured_in_hand_where_memory_suffices(
+    budget: int, in_flight: int, in_tiles: bool
+) -> None:
+    """A tile of 5 that takes 5 more: rather than with fewer than three, it is done without."""
+    assert _in_flight(budget, 5, 5) == (in_flight, in_tiles)
+    assert _in_flight(budget, 5, None) == (max(1, min(6, budget // 5)), False)
+
+
+def test_a_plan_counts_what_is_kept_to_be_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = _store(tmp_path / "a.zarr", shape=(3, 700, 900))
+    window, core = 288 * 288, 256 * 256
+    need = window * (2 + 4 + 8 + 4)  # pixels of one channel, as read and as given; labels twice
+    more = 3 * 2 * (window + core)  # all channels as read, and their cores
+    found = []
+    for room in (3 * (need + more), 3 * (need + more) - 1):
+        monkeypatch.setattr(planner, "host_budget", lambda _, size=room: Budget(size, "", False))
+        plan = _plan(image, axes="cyx", channels=[1], measure=True)
+        found.append((plan.in_flight, plan.measured, plan.measured_in_tiles))
+    assert found == [(3, (0, 1, 2), True), (4, (0, 1, 2), False)]
+    assert _plan(image, axes="cyx", channels=[1]).measured is None
