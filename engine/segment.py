@@ -21,12 +21,12 @@ from cytopave.engine.pipeline import Pipeline
 from cytopave.engine.reading import TileReader
 from cytopave.engine.segmenters.checks import checked
 from cytopave.engine.segmenters.place import Place
+from cytopave.engine.tables.core_pixels import MeasuredReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    import numpy as np
-
+    from cytopave.engine.boxes import Box
     from cytopave.engine.planning.plan import Plan
     from cytopave.engine.segmenters import Segmenter
     from cytopave.engine.segmenters.steps import Steps
@@ -152,14 +152,7 @@ class _Batch:
         self._places = {tile.index: _place(plan, tile) for tile in tiles}
         self._lock = threading.Lock()
         self._sums = plan.sums if plan.measured_in_tiles else None
-        self._cores: dict[int, np.ndarray] = {}  # pixels that are yet to be measured
-        self._read_channels = self._sums.channels if self._sums else plan.channels
-        self._reader = TileReader(
-            plan.image,
-            tiles,
-            channels=self._read_channels,
-            region=lambda tile: self._places[tile.index].region,
-        )
+        self._reader = _reader(plan, tiles, lambda tile: self._places[tile.index].region)
 
     def pipeline(self) -> Pipeline[Tile, int]:
         """The stages, in order."""
@@ -196,25 +189,13 @@ class _Batch:
     def _read(self, tile: Tile) -> Any:
         with self.timed("read"), self._overtime.of(tile.index):
             pixels = self._reader.read(tile)
-            if self._sums:
-                pixels = self._shared(tile, pixels)
             prepare = self._steps(tile).prepare
             return attempt(lambda: prepare(pixels))
 
-    def _shared(self, tile: Tile, pixels: np.ndarray) -> np.ndarray:
-        """Keep a core's pixels to be measured; returns those that the segmenter gets."""
-        region = self._places[tile.index].region
-        channels = pixels.reshape(-1, *region.shape)
-        # Copies: the segmenter may change what it gets, and views would keep all that was read.
-        self._cores[tile.index] = channels[(slice(None), *tile.core.within(region))].copy()
-        if self._plan.channels == self._read_channels:
-            return pixels
-        picked = channels[[self._read_channels.index(c) for c in self._plan.channels]]
-        return picked if len(picked) > 1 else picked[0]
-
     def let_go(self, tile: Tile) -> None:
         """Drop what was kept of a tile that ended, however it did."""
-        self._cores.pop(tile.index, None)
+        if isinstance(self._reader, MeasuredReader):
+            self._reader.let_go(tile)
 
     def _begin(self, tile: Tile, prepared: Any) -> Any:
         steps, segmenter = self._steps(tile), self._segmenter
@@ -293,9 +274,9 @@ class _Batch:
                     dense, n, time=tile.time, window=tile.window
                 )
             members = {}
-            if self._sums:
+            if self._sums and isinstance(self._reader, MeasuredReader):
                 core = dense[tile.core.within(tile.window)]
-                members = self._sums.members(tile, core, self._cores.pop(tile.index))
+                members = self._sums.members(tile, core, self._reader.take_core(tile))
             self._plan.scratch.commit(self._plan.grid, tile, dense, members)
         return n
 
@@ -309,3 +290,13 @@ def _place(plan: Plan, tile: Tile) -> Place:
     shape = plan.image.spatial_shape
     region = plan.segmenter.region(tile.window, shape)
     return Place(plan.digest, tile.time, shape, region, tile.window)
+
+
+def _reader(
+    plan: Plan, tiles: list[Tile], region: Callable[[Tile], Box]
+) -> TileReader | MeasuredReader:
+    if plan.measured is None or not plan.measured_in_tiles:
+        return TileReader(plan.image, tiles, channels=plan.channels, region=region)
+    return MeasuredReader(
+        plan.image, tiles, channels=plan.channels, measured=plan.measured, region=region
+    )

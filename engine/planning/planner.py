@@ -17,6 +17,7 @@ from cytopave.engine.planning.budget import UNKNOWN, host_budget
 from cytopave.engine.planning.plan import Memory, Plan, batch_shape, tile_digest
 from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER
 from cytopave.engine.scratch.tiles import Scratch
+from cytopave.engine.tables.core_pixels import channels_beside
 from cytopave.engine.tables.target import table_of_run
 from cytopave.engine.tables.tile_sums import kept_bytes
 from cytopave.engine.tiling import Grid
@@ -212,11 +213,14 @@ def _largest_tile(segmenter: Segmenter, grid: Grid) -> tuple[Box, Box]:
 def _measuring_need(image: Image, segmenter: Segmenter, grid: Grid, chosen: tuple[int, ...]) -> int:
     """Bytes of the host's memory that a tile needs to be measured as well while it is in hand.
 
-    All channels of what is read for it, where the segmenter gets but some, and of its core a copy.
+    All measured channels of its core; and what is read with the segmenter's channels because it
+    shares their chunks.
     """
     _, region = _largest_tile(segmenter, grid)
     itemsize, everything = np.dtype(image.dtype).itemsize, image.channel_indices()
-    read = region.size * itemsize * len(everything) if chosen != everything else 0
+    beside = channels_beside(image, chosen, everything)
+    together = len(everything) - len(beside)
+    read = region.size * itemsize * together if together > len(chosen) else 0
     return read + kept_bytes(grid, itemsize, max(1, len(everything)))
 
 

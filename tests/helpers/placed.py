@@ -33,6 +33,7 @@ class Run:
     in_flight: int = 4
     foreground: None = None
     sums: None = None
+    measured: None = None
     measured_in_tiles: bool = False
 
 

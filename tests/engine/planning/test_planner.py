@@ -180,17 +180,21 @@ def test_tiles_are_measured_in_hand_where_memory_suffices(
     assert _in_flight(budget, 5, None) == (max(1, min(6, budget // 5)), False)
 
 
+@pytest.mark.parametrize("chunk", [1, 3])
 def test_a_plan_counts_what_is_kept_to_be_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = _store(tmp_path / "a.zarr", shape=(3, 700, 900))
+    image = str(tmp_path / "a.zarr")
+    zarr.create_array(image, shape=(3, 700, 900), chunks=(chunk, 128, 128), dtype="u2")
     window, core = 288 * 288, 256 * 256
     need = window * (2 + 4 + 8 + 4)  # pixels of one channel, as read and as given; labels twice
-    more = 3 * 2 * (window + core)  # all channels as read, and their cores
+    # The cores of all channels; all as they are read, if a chunk holds them all.
+    more = 3 * 2 * (core + (window if chunk == 3 else 0))
     found = []
     for room in (3 * (need + more), 3 * (need + more) - 1):
         monkeypatch.setattr(planner, "host_budget", lambda _, size=room: Budget(size, "", False))
         plan = _plan(image, axes="cyx", channels=[1], measure=True)
         found.append((plan.in_flight, plan.measured, plan.measured_in_tiles))
-    assert found == [(3, (0, 1, 2), True), (4, (0, 1, 2), False)]
+    alone = (3 * (need + more) - 1) // need
+    assert found == [(3, (0, 1, 2), True), (alone, (0, 1, 2), False)]
     assert _plan(image, axes="cyx", channels=[1]).measured is None
