@@ -98,6 +98,15 @@ class Measurement(BaseModel):
         name = hashlib.sha256(repr(self.regions[region]).encode()).hexdigest()
         return self.root / "parts" / f"{region // 1000:06d}" / f"{name[:16]}.npy"
 
+    def hull(self, region: int) -> Path:
+        """Where its objects' rows of pixels lie, which are written before the sums."""
+        return self.part(region).with_suffix(".hulls.npy")
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether objects lie in planes, which is where their convex area is measured."""
+        return len(self.columns.axes) == 2
+
     def facts(self) -> dict[str, Any]:
         """What the table's attributes say of what it holds: JSON values."""
         columns = self.columns.model_dump(
