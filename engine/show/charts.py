@@ -158,7 +158,7 @@ def draw_histogram(found: Distribution, title: str, unit: str) -> Histogram:
         says = f"{number(low)} to {number(high)}{_after(unit)}: {count} objects"
         width, height = max(0.3, right - left - 0.6), frame.bottom - top
         bars.append(Bar(left + 0.3, top, round(width, 2), round(height, 2), says))
-    few, median, most = (f"{number(q)}{_after(unit)}" for q in found.quantiles)
+    few, median, most = (f"{number(q, 3)}{_after(unit)}" for q in found.quantiles)
     about = f"Median {median}; nine of ten objects between {few} and {most}."
     if found.n_beyond:
         extremes = f"{number(found.low)} to {number(found.high)}{_after(unit)}"

@@ -30,8 +30,8 @@ GRID = 320
 """Bins of the map along each side, where there are more."""
 
 _DIM = 0.55
-_FILLED = 0.45
-_SMOOTH = 4.0  # bins: of the density whose summit carries a class' name
+_FILLED = 0.6
+_SMOOTH = GRID / 16  # bins: of the density whose summit carries a class' name
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _summits(
     places = []
     for own in counts[:shown]:
         smooth = ndi.gaussian_filter(own.astype(np.float64), _SMOOTH)
-        y, x = np.unravel_index(smooth.argmax(), smooth.shape)
+        y, x = np.unravel_index((smooth * (own > 0)).argmax(), smooth.shape)
         place = low + (np.array([x, y]) + 0.5) / GRID * (high - low)
         places.append((float(place[0]), float(place[1])))
     return places

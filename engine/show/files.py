@@ -118,8 +118,8 @@ _SEAM_MAP = (
     "that failed. All planes and time points in one picture."
 )
 _OVERVIEW = (
-    "The outline of every object. Neighbours differ in colour; the colours mean nothing else, so "
-    "that an object in two colours would be one that was cut."
+    "The outline of every object. Its colour follows from the object's number and means nothing "
+    "else: an object in two colours would be one that was cut."
 )
 _DETAIL_TEXT = "The middle of the image, pixel by pixel: do outlines follow what you see?"
 _CLUSTERS_TEXT = "Every object in the colour of its cluster, as in the map."

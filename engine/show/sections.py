@@ -26,6 +26,7 @@ CHANNELS = 24
 CLUSTERS = 30
 """Clusters with a bar and a row of their own, at most."""
 
+_ROUND = {"area": "Diameter of a disk of that area", "volume": "Diameter of a ball of that volume"}
 _SHAPES = {"eccentricity": "Eccentricity (0 a circle, 1 a line)", "solidity": "Solidity (1 convex)"}
 
 
@@ -54,7 +55,7 @@ def objects(cells: Cells, found: Mapping[str, Distribution]) -> Section:
     units = tuple(cells.made["units"])
     names = {
         size: (size.capitalize(), size_unit(cells)),
-        "equivalent_diameter": ("Diameter of the disk or ball of that size", unit_of(units)),
+        "equivalent_diameter": (_ROUND[size], unit_of(units)),
         **{name: (title, "") for name, title in _SHAPES.items()},
     }
     charts, rows = [], []
@@ -87,7 +88,6 @@ def objects(cells: Cells, found: Mapping[str, Distribution]) -> Section:
         text,
         charts=charts,
         tables=[Table("The same in figures", rows, ("measure",))],
-        facts={"table": str(cells.folder)},
     )
 
 
@@ -230,7 +230,7 @@ def provenance(
     if cells is not None:
         table = cells.made
         by = f"{table['created']} by cytopave {table['version']}, " if "created" in table else ""
-        listed["table"] = f"{by}of the labels with the fingerprint {table['fingerprint']}"
+        listed["table"] = f"{cells.folder}, {by}of the labels with the fingerprint {table['fingerprint']}"
         code.append(Code("The table's attributes (JSON)", json.dumps(table, indent=1), folded=True))
         if atlas := cells.note(ATLAS):
             listed["clusters"] = (
