@@ -216,9 +216,13 @@ def draw_map(chart: Chart, classes: Classes | None) -> Scatter:
     else:
         picture = _png(chart)
     names = [classes.names[i] for i in classes.order] if classes else []
-    about = f"Each dot is one of {chart.n:,} objects." if dots else (
-        f"{chart.n:,} objects, counted on a fine grid: a place has the colour of the cluster that "
-        "has most objects there, and is the stronger the more objects there are."
+    about = (
+        f"Each dot is one of {chart.n:,} objects."
+        if dots
+        else (
+            f"{chart.n:,} objects on a fine grid: a place has the colour of the cluster that "
+            "has most objects there, and is the stronger the more objects there are."
+        )
     )
     if chart.n_without:
         about += f" {chart.n_without:,} objects were left out of the analysis and have no place."

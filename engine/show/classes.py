@@ -161,7 +161,10 @@ def map_of(table: Table, classes: Classes | None) -> Chart | None:
         xy = table.places(PLACES, rows)[:, :2]
         xy = xy[np.isfinite(xy).all(axis=1)]
         n += len(xy)
-        low, high = np.minimum(low, xy.min(0, initial=np.inf)), np.maximum(high, xy.max(0, initial=-np.inf))
+        low, high = (
+            np.minimum(low, xy.min(0, initial=np.inf)),
+            np.maximum(high, xy.max(0, initial=-np.inf)),
+        )
     if not n:
         return None
     margin = 0.03 * np.maximum(high - low, 1e-6)

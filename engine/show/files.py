@@ -156,9 +156,7 @@ class _Look:
         """The whole image, and its middle."""
         pictures = [self.picture("The whole image", _OVERVIEW, self.overlay(side=_ON_PAGE))]
         if max(self._labels.spatial_shape[-2:]) > _DETAIL:
-            detail = draw_detail(
-                self._source, self._labels, channels=self._channels, side=_DETAIL
-            )
+            detail = draw_detail(self._source, self._labels, channels=self._channels, side=_DETAIL)
             pictures.append(
                 self.picture("A part of it", _DETAIL_TEXT, detail, share=detail.shape[1])
             )
@@ -185,7 +183,9 @@ class _Look:
     ) -> Picture:
         """A picture with its scale bar; ``share`` of the labels' columns, or all of them."""
         columns = share or self._labels.spatial_shape[-1]
-        (size,), (unit,) = (self._source.of("x", v) for v in (self._source.scale, self._source.units))
+        (size,), (unit,) = (
+            self._source.of("x", v) for v in (self._source.scale, self._source.units)
+        )
         bar = scale_bar(columns * (size if unit else 1), unit_of((unit,)))
         return Picture(title, caption, pixels, bar, sharp=share is not None)
 
@@ -230,9 +230,7 @@ def _lede(made: Report, provenance: Mapping[str, Any]) -> str:
     )
 
 
-def _cards(
-    made: Report, cells: Table | None, found: Mapping[str, Distribution]
-) -> list[Card]:
+def _cards(made: Report, cells: Table | None, found: Mapping[str, Distribution]) -> list[Card]:
     cards = [
         Card("Objects", f"{made.n_objects:,}", f"{made.n_joined:,} on more than one tile"),
         Card("Tiles", f"{made.n_tiles:,}", f"{made.n_skipped:,} without foreground"),
@@ -245,7 +243,9 @@ def _cards(
         cards.append(Card(f"Median {size.column}", median, f"of {size.n:,} objects measured"))
     cut = sum(a.seams.cut for a in made.seams.axes)
     expected = sum(a.control.rate * a.seams.met for a in made.seams.axes)
-    cards.append(Card("End at a seam", f"{cut:,}", f"{number(expected, 2)} expected by control lines"))
+    cards.append(
+        Card("End at a seam", f"{cut:,}", f"{number(expected, 2)} expected by control lines")
+    )
     seconds = sum(s.seconds for s in made.stages)
     cards.append(Card("Time", f"{seconds:,.1f} s", "of computing, all stages"))
     return cards

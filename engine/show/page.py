@@ -12,12 +12,12 @@ from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cytopave.engine.show.numbers import number, round_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import numpy as np
 
     from cytopave.engine.show.charts import Bars, Histogram, Scatter
 

@@ -95,7 +95,9 @@ def _cross_out(
     top, left = (int(p * s) for p, s in zip(start, scale, strict=True))
     bottom, right = (max(0, int(p * s) - 1) for p, s in zip(stop, scale, strict=True))
     steps = np.linspace(0, 1, 2 * max(bottom - top, right - left) + 2)
-    down, across = (np.rint(a + (b - a) * steps).astype(int) for a, b in ((top, bottom), (left, right)))
+    down, across = (
+        np.rint(a + (b - a) * steps).astype(int) for a, b in ((top, bottom), (left, right))
+    )
     for rows, columns in (
         (down, across),
         (down, across[::-1]),

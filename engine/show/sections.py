@@ -150,7 +150,8 @@ def _means(classes: Classes, cells: Cells) -> Table:
         row: dict[str, Any] = {"cluster": classes.names[i], "objects": int(classes.sizes[i])}
         for name, values in classes.means.items():
             unit = f" ({size_unit(cells)})" if name == size_column(cells) else ""
-            row[f"{_intensity(name) if name.endswith('_mean') else name}{unit}"] = number(float(values[i]), 3)
+            title = _intensity(name) if name.endswith("_mean") else name
+            row[f"{title}{unit}"] = number(float(values[i]), 3)
         rows.append(row)
     return Table("Averages over the objects of each cluster", rows, ("cluster",))
 
@@ -183,7 +184,10 @@ def stages(made: Report) -> Section:
         rate = f", {row['per second']:,} {stage.unit}/s" if row["per second"] != "" else ""
         rows.append((stage.name, round(stage.seconds, 3), f"{stage.seconds:,.2f} s{rate}", ""))
     chart = draw_bars(
-        "Seconds of each stage", "One after the other, as the run's clock saw them.", "seconds", rows
+        "Seconds of each stage",
+        "One after the other, as the run's clock saw them.",
+        "seconds",
+        rows,
     )
     text = f"{total:,.1f} s in all, from planning to the last step before publication."
     if made.n_reused:
@@ -230,7 +234,9 @@ def provenance(
     if cells is not None:
         table = cells.made
         by = f"{table['created']} by cytopave {table['version']}, " if "created" in table else ""
-        listed["table"] = f"{cells.folder}, {by}of the labels with the fingerprint {table['fingerprint']}"
+        listed["table"] = (
+            f"{cells.folder}, {by}of the labels with the fingerprint {table['fingerprint']}"
+        )
         code.append(Code("The table's attributes (JSON)", json.dumps(table, indent=1), folded=True))
         if atlas := cells.note(ATLAS):
             listed["clusters"] = (

@@ -28,11 +28,11 @@ def row_dtype(ndim: int, dtypes: np.dtype, n_channels: int) -> np.dtype:
 
     Returns:
         Fields ``time``, ``label``, ``n`` (pixels), ``low`` and ``high`` (first and past last pixel
-        along each axis), ``convex`` (pixels of the convex hull, which `measure_block` leaves 0:
-        it is known once all parts are joined), ``place`` (sum of places, counted from ``low``), ``spread`` (the upper
-        triangle of the matrix of second central moments, row by row), and for each channel
-        ``total`` (exact for integers of up to 32 bits), ``power`` (sum of squared deviations from
-        the mean), ``least`` and ``most``.
+        along each axis), ``convex`` (pixels of the convex hull, which `measure_block` leaves 0: it
+        is known once all parts are joined), ``place`` (sum of places, counted from ``low``),
+        ``spread`` (the upper triangle of the matrix of second central moments, row by row), and for
+        each channel ``total`` (exact for integers of up to 32 bits), ``power`` (sum of squared
+        deviations from the mean), ``least`` and ``most``.
     """
     total = np.int64 if is_exact(dtypes) else np.float64
     return np.dtype(
@@ -118,7 +118,8 @@ def measure_block(
     _measure_pixels(pixels.reshape(len(pixels), -1), inside, length, order, first, rows)
     if labels.ndim != 2:
         return Sums(rows, np.empty(0, POINT))
-    return Sums(rows, row_ends(label[order], *places, length[order], time=time))
+    y, x = places
+    return Sums(rows, row_ends(label[order], y, x, length[order], time=time))
 
 
 def _measure_places(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -331,7 +332,7 @@ def test_report_of_a_plain_array_whose_axes_were_given(command: Command, folder:
         ended = command("report", place, "--json", "--out", "r")
         assert (ended.status, ended.err) == (0, "")
         assert json.loads(ended.out)["labels_path"] == f"{folder}/scan.labels.zarr/labels/cells"
-        assert "1 objects in cells" in Path("r/report.html").read_text()
+        assert "1 objects in scan.zarr" in Path("r/report.html").read_text()
         with Pillow.open("r/overlay.png") as picture:
             drawn = np.asarray(picture)
         # The outline is coloured; the object is white inside, the rest is black.
@@ -405,8 +406,10 @@ def test_what_is_left_out_is_said_by_the_status_and_the_report(
     )
     told = json.loads(command("report", image, "--json").out)
     assert [m["tile"] for m in told["missing"]] == [0]
+    again = [*map(str, tokens), "--allow-failed", "1", "--overwrite"]
+    assert told["retry"] == shlex.join(["cytopave", *again])
     Path("refuse").unlink()
-    done = program(*tokens, "--overwrite", "--resume", "--json")
+    done = program(*again, "--resume", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["n_reused"] == 8
 
