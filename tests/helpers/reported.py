@@ -57,7 +57,7 @@ def add_clusters(
     }
     anndata.io.write_elem(group["uns"], "cytopave_atlas", json.dumps(note))
     anndata.io.write_elem(group["obsm"], "X_umap", places)
-    column = pd.Categorical.from_codes(codes, categories=names)
+    column = pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(names))
     anndata.io.write_elem(group["obs"], key, column)
     order = group["obs"].attrs["column-order"]
-    group["obs"].attrs["column-order"] = [*order, key]
+    group["obs"].attrs["column-order"] = [*map(str, order), key]
