@@ -59,5 +59,5 @@ def add_clusters(
     anndata.io.write_elem(group["obsm"], "X_umap", places)
     column = pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(names))
     anndata.io.write_elem(group["obs"], key, column)
-    order = group["obs"].attrs["column-order"]
-    group["obs"].attrs["column-order"] = [*map(str, order), key]
+    attributes: Any = group["obs"].attrs
+    attributes["column-order"] = [*attributes["column-order"], key]

@@ -299,3 +299,39 @@ def test_a_column_that_holds_no_clusters_is_refused(clustered: Made, tmp_path: P
         clustered.page(tmp_path, classes="area")
     part = section(clustered.page(tmp_path, classes="leiden"), "clusters")
     assert "column 'leiden'" in text_of(part)
+
+
+def test_a_time_series_of_stacks(tmp_path: Path) -> None:
+    """One row for each time point of an id; the pictures are of the first one's middle plane."""
+    truth = worlds.disks((13, 60, 70), radius=5, pitch=15)
+    later = np.where(np.arange(70) < 35, truth, 0)
+    image = stores.ome_image(
+        tmp_path / "scan.zarr", (np.stack([truth, later]) > 0).astype(np.uint16) * 500,
+        axes="tzyx", chunks=(1, 13, 30, 30), scale=(1, 2, 0.5, 0.5),
+    )  # fmt: skip
+    made, provenance = made_report(
+        image, segmenter=Threshold(threshold=100), tiling=Tiling(tile=(13, 40, 40), halo=12)
+    )
+    table = open_table(image, "cells")
+    n = len(table)
+    codes = np.arange(n) % 2
+    add_clusters(image / "tables" / "cells", ["a", "b"], codes, np.zeros((n, 2), np.float32))
+    files = write_report(made, provenance, tmp_path / "r", image=str(image))
+    page = ElementTree.fromstring(Path(files["page"]).read_text(encoding="utf-8"))
+    part = section(page, "objects")
+    assert [counted(chart) for chart in part.iter("svg")] == 3 * [n]
+    assert [row["measure"] for row in rows_of(part)] == [
+        "Volume (µm³)", "Diameter of a ball of that volume (µm)", "Mean intensity"
+    ]  # fmt: skip
+    assert "Of the 13 planes the middle one is shown." in text_of(section(page, "result"))
+    assert "Of the 2 time points the first is shown." in text_of(section(page, "result"))
+    with Pillow.open(files["clusters"]) as opened:
+        drawn = np.asarray(opened)
+    first = labels_of(image)[0, 6]
+    rows = table.read(columns=["label", "time"])
+    assert set(rows["time"].tolist()) == {0, 1}
+    assert len(np.unique(first)) > 5
+    for row in np.flatnonzero((rows["time"] == 0) & np.isin(rows["label"], first)):
+        y, x = np.argwhere(first == rows["label"][row])[0]
+        rank = int(np.argsort(-np.bincount(codes), kind="stable").tolist().index(codes[row]))
+        assert tuple(drawn[y, x]) == rgb(CLASSES[rank])
