@@ -78,11 +78,14 @@ def find_labels(place: str, name: str) -> tuple[str, dict[str, Any]]:
     from cytopave.engine.omezarr.folders import Folder, absolute
     from cytopave.engine.omezarr.labels import beside, open_labels
     from cytopave.engine.omezarr.ngff import read_attributes
+    from cytopave.engine.omezarr.plate import is_plate
     from cytopave.engine.omezarr.publish import PROVENANCE
 
     store = absolute(place)
     if not Folder(store).exists():
         raise ImageError(f"there is nothing at {store}: name the image or the store of its labels")
+    if is_plate(store):
+        raise ImageError(f"{store} is a plate: name one of its images, such as {store}/A/1/0")
     if PROVENANCE in (read_attributes(Folder(store)) or {}):
         store, _, name = store.rpartition("/labels/")
     elif _is_array(Folder(store)):

@@ -10,23 +10,18 @@ from typing import TYPE_CHECKING, Any
 from cytopave.engine.errors import OutputError, StaleTableError
 from cytopave.engine.omezarr import publish
 from cytopave.engine.omezarr.folders import Folder
-from cytopave.engine.omezarr.image import Image, open_image
+from cytopave.engine.omezarr.image import open_image
 from cytopave.engine.show import sections
-from cytopave.engine.show.classes import class_column, count_classes, draw_classes
-from cytopave.engine.show.detail import draw_detail
-from cytopave.engine.show.numbers import number, unit_of
-from cytopave.engine.show.overlay import draw_overlay
-from cytopave.engine.show.page import Card, Page, Picture, Section, scale_bar
+from cytopave.engine.show.classes import class_column
+from cytopave.engine.show.look import Look
+from cytopave.engine.show.numbers import number
+from cytopave.engine.show.page import Card, Page
 from cytopave.engine.show.planes import save_png
-from cytopave.engine.show.seam_map import draw_seam_map
 from cytopave.engine.tables.read import Table, open_table
-from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    import numpy as np
 
     from cytopave.engine.report import Report
     from cytopave.engine.show.distributions import Distribution
@@ -40,9 +35,6 @@ FILES = {
 }
 CLUSTERS = ("clusters", "clusters.png")
 """Of a table with clusters, there is this file too."""
-_ON_PAGE = 1024  # pixels of the pictures' longer side there: the files have all of it
-_DETAIL = 360
-_MEANS = 6  # channels whose averages stand in the table of clusters
 
 
 def write_report(
@@ -77,32 +69,14 @@ def write_report(
     source = open_image(image, level=provenance["level"])
     if source.version is None and source.axes != provenance["axes"]:
         source = open_image(image, level=provenance["level"], axes=provenance["axes"])
-    look = _Look(source, open_image(made.labels_path), provenance, tiles=tiles)
+    look = Look(source, open_image(made.labels_path), provenance, tiles=tiles)
     cells, why = _find_table(made.labels_path, table)
     column = class_column(cells, classes) if cells is not None else None
     files = {name: folder / file for name, file in FILES.items()}
+    if column is not None:
+        files[CLUSTERS[0]] = folder / CLUSTERS[1]
     save_png(look.overlay(), files["overlay"])
-    seams = look.seams(made)
-    save_png(seams, files["seams"])
-    parts = [look.result()]
-    found: dict[str, Distribution] = {}
-    if (gone := sections.missing(made)) is not None:
-        parts.insert(0, gone)
-    if cells is None:
-        parts.append(sections.no_objects(why, _measure_command(made)))
-    else:
-        found = sections.measured(cells)
-        parts.append(sections.objects(cells, found))
-        if column is not None:
-            files[CLUSTERS[0]] = folder / CLUSTERS[1]
-        if (part := look.clusters(cells, column, files.get(CLUSTERS[0]))) is not None:
-            parts.append(part)
-    parts += [
-        sections.seams(made, look.picture("Seams", _SEAM_MAP, seams)),
-        sections.stages(made),
-        sections.provenance(made, facts(made, provenance), provenance, cells),
-    ]
-    page = Page(_title(made), _lede(made, provenance), _cards(made, cells, found), parts)
+    page = _page(made, provenance, look, (cells, why, column), files)
     try:
         files["page"].write_text(page.html(), encoding="utf-8")
         files["report"].write_text(made.model_dump_json(indent=2) + "\n")
@@ -112,82 +86,40 @@ def write_report(
     return {name: str(path.absolute()) for name, path in files.items()}
 
 
-_SEAM_MAP = (
-    "Thin lines: edges of tiles. Red dots: an object ends exactly there, which real objects do now "
-    "and then. Yellow rings: an object with two parts that one tile kept apart. Crossed out: tiles "
-    "that failed. All planes and time points in one picture."
-)
-_OVERVIEW = (
-    "The outline of every object. Its colour follows from the object's number and means nothing "
-    "else: an object in two colours would be one that was cut."
-)
-_DETAIL_TEXT = "The middle of the image, pixel by pixel: do outlines follow what you see?"
-_CLUSTERS_TEXT = "Every object in the colour of its cluster, as in the map."
+def _page(
+    made: Report,
+    provenance: Mapping[str, Any],
+    look: Look,
+    table: tuple[Table | None, str, str | None],
+    files: Mapping[str, Path],
+) -> Page:
+    """All sections; pictures that are files as well are written on the way.
 
-
-class _Look:
-    """Draws the pictures of one label image."""
-
-    def __init__(
-        self, source: Image, labels: Image, provenance: Mapping[str, Any], *, tiles: bool
-    ) -> None:
-        self._source, self._labels = source, labels
-        self._channels = provenance["channels"]
-        grid = Grid(labels.spatial_shape, tuple(provenance["tile"]), tuple(provenance["halo"]))
-        self._edges = grid.edges[-2:]
-        self._lines = self._edges if tiles else None
-
-    def overlay(self, **size: int) -> np.ndarray:
-        return draw_overlay(
-            self._source, self._labels, channels=self._channels, lines=self._lines, **size
-        )
-
-    def seams(self, made: Report) -> np.ndarray:
-        return draw_seam_map(
-            self._source,
-            self._labels,
-            made.seams,
-            lines=self._edges,
-            missing=made.missing,
-            channels=self._channels,
-        )
-
-    def result(self) -> Section:
-        """The whole image, and its middle."""
-        pictures = [self.picture("The whole image", _OVERVIEW, self.overlay(side=_ON_PAGE))]
-        if max(self._labels.spatial_shape[-2:]) > _DETAIL:
-            detail = draw_detail(self._source, self._labels, channels=self._channels, side=_DETAIL)
-            pictures.append(
-                self.picture("A part of it", _DETAIL_TEXT, detail, share=detail.shape[1])
-            )
-        depth = self._labels.spatial_shape[:-2]
-        text = f"Of the {depth[0]} planes the middle one is shown. " if depth else ""
-        if self._labels.n_times > 1:
-            text += f"Of the {self._labels.n_times} time points the first is shown. "
-        return Section("result", "What was found", text.strip(), pictures=pictures)
-
-    def clusters(self, cells: Table, column: str | None, file: Path | None) -> Section | None:
-        """The clusters, and the picture of where they are, which is a file as well."""
-        if column is None or file is None:
-            return sections.clusters(cells, None, [])
-        means = [n for n in cells.features if n.endswith("_mean")][:_MEANS]
-        found = count_classes(cells, column, [sections.size_column(cells), *means])
-        drawn = (self._source, self._labels, cells, found)
-        save_png(draw_classes(*drawn, channels=self._channels), file)
-        picture = draw_classes(*drawn, channels=self._channels, side=_ON_PAGE)
-        pictures = [self.picture("Where they are", _CLUSTERS_TEXT, picture)]
-        return sections.clusters(cells, found, pictures)
-
-    def picture(
-        self, title: str, caption: str, pixels: np.ndarray, *, share: int | None = None
-    ) -> Picture:
-        """A picture with its scale bar; ``share`` of the labels' columns, or all of them."""
-        columns = share or self._labels.spatial_shape[-1]
-        (size,), (unit,) = (
-            self._source.of("x", v) for v in (self._source.scale, self._source.units)
-        )
-        bar = scale_bar(columns * (size if unit else 1), unit_of((unit,)))
-        return Picture(title, caption, pixels, bar, sharp=share is not None)
+    Args:
+        made: The report of the run.
+        provenance: What the label image's attributes say.
+        look: Draws the pictures.
+        table: The table, or why there is none, and its column of clusters.
+        files: Where files go.
+    """
+    cells, why, column = table
+    parts = [look.result()]
+    found: dict[str, Distribution] = {}
+    if (gone := sections.missing(made)) is not None:
+        parts.insert(0, gone)
+    if cells is None:
+        parts.append(sections.no_objects(why, _measure_command(made)))
+    else:
+        found = sections.measured(cells)
+        parts.append(sections.objects(cells, found))
+        if (part := look.clusters(cells, column, files.get(CLUSTERS[0]))) is not None:
+            parts.append(part)
+    parts += [
+        look.seams(made, files["seams"]),
+        sections.stages(made),
+        sections.provenance(made, facts(made, provenance), provenance, cells),
+    ]
+    return Page(_title(made), _lede(made, provenance), _cards(made, cells, found), parts)
 
 
 def _find_table(labels: str, name: str | None) -> tuple[Table | None, str]:

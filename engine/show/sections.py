@@ -225,26 +225,21 @@ def provenance(
     made: Report, facts: Mapping[str, object], kept: Mapping[str, Any], cells: Cells | None
 ) -> Section:
     """How the labels, the table and the clusters were made."""
-    software = kept.get("software")
     listed = dict(facts)
-    if isinstance(software, dict):
+    if software := kept.get("software"):
         listed["software"] = ", ".join(f"{name} {version}" for name, version in software.items())
     listed["image's fingerprint"] = kept.get("fingerprint", "")
-    code = [Code("The labels' attributes (JSON)", json.dumps(dict(kept), indent=1), folded=True)]
+    code = [_json("The labels' attributes", kept)]
     if cells is not None:
         table = cells.made
         by = f"{table['created']} by cytopave {table['version']}, " if "created" in table else ""
-        listed["table"] = (
-            f"{cells.folder}, {by}of the labels with the fingerprint {table['fingerprint']}"
-        )
-        code.append(Code("The table's attributes (JSON)", json.dumps(table, indent=1), folded=True))
+        of = f"of the labels with the fingerprint {table['fingerprint']}"
+        listed["table"] = f"{cells.folder}, {by}{of}"
+        code.append(_json("The table's attributes", table))
         if atlas := cells.note(ATLAS):
-            listed["clusters"] = (
-                f"cytopave {atlas['version']}, provider {atlas['provider']}, digest "
-                f"{atlas['digest']}"
-            )
-            text = json.dumps(atlas, indent=1)
-            code.append(Code("The parameters of the clusters (JSON)", text, folded=True))
+            by = f"cytopave {atlas['version']}, provider {atlas['provider']}"
+            listed["clusters"] = f"{by}, digest {atlas['digest']}"
+            code.append(_json("The parameters of the clusters", atlas))
     return Section(
         "provenance",
         "How it was made",
@@ -253,3 +248,7 @@ def provenance(
         facts=listed,
         code=code,
     )
+
+
+def _json(title: str, content: Mapping[str, Any]) -> Code:
+    return Code(f"{title} (JSON)", json.dumps(dict(content), indent=1), folded=True)
