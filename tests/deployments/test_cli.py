@@ -287,6 +287,10 @@ def test_report_refuses_what_it_did_not_make(command: Command, image: Path) -> N
         ended = command("report", place)
         assert (ended.status, ended.out) == (2, "")
         assert says in ended.err
+    plate = write_plate(image.parent / "plate.zarr", {"A/1": [np.zeros((64, 64), np.uint8)]})
+    ended = command("report", plate)
+    assert (ended.status, ended.out) == (2, "")
+    assert "is a plate: name one of its images, such as" in ended.err
     stores.group(image / "labels", {"ome": {"version": "0.5", "labels": ["cells"]}})
     stores.ome_image(image / "labels" / "cells", np.zeros((500, 430), np.uint32))
     ended = command("report", image)
