@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -335,3 +337,29 @@ def test_a_time_series_of_stacks(tmp_path: Path) -> None:
         y, x = np.argwhere(first == rows["label"][row])[0]
         rank = int(np.argsort(-np.bincount(codes), kind="stable").tolist().index(codes[row]))
         assert tuple(drawn[y, x]) == rgb(CLASSES[rank])
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_a_browser_draws_it_in_light_and_dark(clustered: Made, tmp_path: Path, scheme: str) -> None:
+    clustered.page(tmp_path)
+    done = subprocess.run(
+        [
+            CHROMIUM or "", "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+            f"--user-data-dir={tmp_path}/profile", "--window-size=1000,8000",
+            f"--blink-settings=preferredColorScheme={['dark', 'light'].index(scheme)}",
+            "--enable-logging=stderr", f"--screenshot={tmp_path}/page.png",
+            (tmp_path / "report.html").as_uri(),
+        ],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr
+    with Pillow.open(tmp_path / "page.png") as opened:
+        seen = np.asarray(opened.convert("RGB"))
+    assert tuple(seen[2, 2]) == (rgb("#14191f") if scheme == "dark" else rgb("#ffffff"))
+    # Bars of the largest cluster, and of the histograms, are where somebody can see them.
+    for colour in (CLASSES[0], "#6ea8e0" if scheme == "dark" else "#3b76b5"):
+        assert (seen == rgb(colour)).all(axis=2).sum() > 500
