@@ -81,6 +81,7 @@ class Report(BaseModel):
         stages: What was done and how long it took.
         seams: Objects cut at seams beside control lines and suspects, per axis, and where they are.
         missing: Tiles that failed and were left out, as was asked for.
+        retry: What tries these again, and replaces the labels; empty where none are missing.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -98,6 +99,7 @@ class Report(BaseModel):
     stages: list[Stage]
     seams: SeamReport
     missing: list[Missing] = []
+    retry: str = ""
 
     def provenance(self, plan_facts: dict[str, Any]) -> dict[str, Any]:
         """What the label image's attributes keep of the run."""

@@ -26,7 +26,7 @@ from cytopave.engine.settings import load_settings
 from cytopave.engine.tables.planner import plan_run
 from cytopave.engine.tiling import Tiling
 from cytopave.tasks.embedded import embedded_flow, untagged
-from cytopave.tasks.failures import failed_run, missing_tiles
+from cytopave.tasks.failures import completing_command, failed_run, missing_tiles
 from cytopave.tasks.foreground import tiles_with_foreground
 from cytopave.tasks.limits import gpu_hosts
 from cytopave.tasks.measure import measure_objects, publish_table
@@ -168,6 +168,8 @@ def segment_image(
         table = _measure(plan, clock) if measure else None
         skipped = int((~wanted).sum())
         facts = {**counts, "n_reused": reused, "n_skipped": skipped, "missing": missing}
+        if missing:
+            facts["retry"] = completing_command()
         report = _publish(plan, path, clock, facts, table)
         show_picture(path)
     show_report(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -73,6 +74,19 @@ def retry_command() -> str:
     if program == "cytopave":
         return shlex.join([program, *sys.argv[1:]])
     return "segment_image(...) with the same parameters"
+
+
+def completing_command() -> str:
+    """What tries the tiles again that the running flow run left out, and replaces its labels."""
+    if deployment.id:
+        name = f"{flow_run.flow_name}/{deployment.name}"
+        parameters = json.dumps({**flow_run.parameters, "overwrite": True})
+        return shlex.join(["prefect", "deployment", "run", name, "--params", parameters])
+    program = Path(sys.argv[0]).name
+    if program == "cytopave":
+        further = [] if "--overwrite" in sys.argv else ["--overwrite"]
+        return shlex.join([program, *sys.argv[1:], *further])
+    return "segment_image(..., overwrite=True) with the same parameters"
 
 
 def _why(error: Exception) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
+import platform
 from typing import Any
 
 from prefect import task
@@ -13,6 +15,8 @@ from cytopave.engine.planning.plan import Plan
 from cytopave.engine.report import Report
 from cytopave.engine.seams import SeamReport
 from cytopave.tasks.merge import write_groups
+
+_PACKAGES = ("numpy", "scipy", "scikit-image", "zarr", "torch", "cellpose", "stardist")
 
 
 @task(name="count_seams", persist_result=False, task_run_name="count seams")
@@ -40,6 +44,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
     return {
         "version": importlib.metadata.version("cytopave"),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "software": software(),
         "fingerprint": plan.fingerprint,
         "axes": plan.image.axes,
         "level": plan.image.level,
@@ -50,3 +55,12 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "segmenter": plan.segmenter.provenance(),
         **({"mask": plan.foreground.provenance()} if plan.foreground else {}),
     }
+
+
+def software() -> dict[str, str]:
+    """Versions of Python and of those packages that may compute labels and are installed."""
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions

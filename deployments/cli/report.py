@@ -22,6 +22,8 @@ def report(
     out: str = "report",
     image: str | None = None,
     tiles: Flag = False,
+    table: str | None = None,
+    clusters: str | None = None,
     common: Common = Common(),  # noqa: B008
 ) -> None:
     """Show how a label image was made, and draw its outlines on the image.
@@ -32,6 +34,8 @@ def report(
         out: Folder that gets report.html, its pictures, report.json and stages.csv.
         image: The image that was segmented, if it is not where it was.
         tiles: Draw the tiles' edges faintly.
+        table: Name of the table of the objects; that of the labels where not given.
+        clusters: Its column of clusters; the one that cytopave atlas wrote where not given.
         common: Options of every command.
     """
     from cytopave.engine.report import MISSING, SEAMS, Report
@@ -41,7 +45,13 @@ def report(
     labels_path, provenance = find_labels(store, name)
     made = Report.from_provenance(provenance, labels_path)
     files = write_report(
-        made, provenance, Path(out), image=image or _image_of(store, made), tiles=tiles
+        made,
+        provenance,
+        Path(out),
+        image=image or _image_of(store, made),
+        tiles=tiles,
+        table=table,
+        classes=clusters,
     )
     if common.json:
         write_json({**provenance, "labels_path": labels_path, "files": files})
@@ -68,11 +78,14 @@ def find_labels(place: str, name: str) -> tuple[str, dict[str, Any]]:
     from cytopave.engine.omezarr.folders import Folder, absolute
     from cytopave.engine.omezarr.labels import beside, open_labels
     from cytopave.engine.omezarr.ngff import read_attributes
+    from cytopave.engine.omezarr.plate import is_plate
     from cytopave.engine.omezarr.publish import PROVENANCE
 
     store = absolute(place)
     if not Folder(store).exists():
         raise ImageError(f"there is nothing at {store}: name the image or the store of its labels")
+    if is_plate(store):
+        raise ImageError(f"{store} is a plate: name one of its images, such as {store}/A/1/0")
     if PROVENANCE in (read_attributes(Folder(store)) or {}):
         store, _, name = store.rpartition("/labels/")
     elif _is_array(Folder(store)):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from cytopave.engine.omezarr.labels import WriteBlock
     from cytopave.engine.planning.plan import Plan
+    from cytopave.engine.tables.moments import Sums
 
 
 MOST_THREADS = 8
@@ -135,7 +136,7 @@ def _written(plan: Plan, blocks: Sequence[WriteBlock], resolution: Resolution) -
 
     def paint(block: WriteBlock, _: None) -> np.ndarray:
         labels = np.empty(block.box.shape, resolution.final.dtype)
-        rows: list[np.ndarray] = []
+        rows: list[Sums] = []
         for tile in plan.grid.covering(block.time, block.box):
             core = painter.paint(tile.index)
             part = tile.core.intersect(block.box)

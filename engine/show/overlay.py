@@ -64,13 +64,13 @@ def draw_overlay(
 
 def outlined(picture: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Draw the outline of every object into a picture ``(Y, X, 3)``; ``ids`` are its pixels'."""
-    edge = _outlines(ids)
+    edge = outlines(ids)
     picture[edge] = _COLOURS[ids[edge] % len(_COLOURS)]
     return picture
 
 
-def _outlines(ids: np.ndarray) -> np.ndarray:
-    """Pixels of objects with a pixel of something else above, below, left or right of them."""
+def outlines(ids: np.ndarray) -> np.ndarray:
+    """Pixels of objects ``(Y, X)`` with a pixel of something else above, below, left or right."""
     edge = np.zeros(ids.shape, np.bool_)
     for axis in range(2):
         a, b = np.moveaxis(ids, axis, 0)[:-1], np.moveaxis(ids, axis, 0)[1:]

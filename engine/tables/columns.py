@@ -58,7 +58,7 @@ class Schema(BaseModel):
         """Everything about the objects but their intensities, a column a name.
 
         Args:
-            rows: Of `cytopave.engine.tables.moments.row_dtype`, one an object.
+            rows: Whole objects, as `cytopave.engine.tables.combine.whole` gives them.
 
         Returns:
             Lengths in the image's units, those that end in ``_px`` in pixels. Boxes end where
@@ -133,6 +133,7 @@ class Schema(BaseModel):
             small, large = variances.T
             ratio = np.divide(small, large, out=np.ones(len(rows)), where=large > 0)
             columns["eccentricity"] = np.sqrt(1 - ratio)
+            columns["solidity"] = rows["n"] / rows["convex"]
         return columns
 
 

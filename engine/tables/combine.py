@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cytopave.engine.errors import CorruptError
+from cytopave.engine.tables.hulls import POINT, convex_pixels, join_rows
 from cytopave.engine.tables.moments import first_of_each, pairs
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def combine(rows: np.ndarray) -> np.ndarray:
     out = np.empty(len(first), rows.dtype)
     out["time"], out["label"] = rows["time"][first], rows["label"][first]
     out["n"] = np.add.reduceat(rows["n"], first)
+    out["convex"] = 0
     for name, function in (
         ("low", np.minimum),
         ("high", np.maximum),
@@ -61,6 +63,19 @@ def combine(rows: np.ndarray) -> np.ndarray:
     return out
 
 
+def whole(rows: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """The rows of whole objects, complete, from all their parts.
+
+    Args:
+        rows: As `combine` takes them.
+        points: Their rows of pixels, in any order, where they lie in planes.
+    """
+    rows = combine(rows)
+    if rows["low"].shape[1] == 2:
+        rows["convex"] = convex_pixels(join_rows(points))
+    return rows
+
+
 def load_rows(path: Path) -> np.ndarray:
     """The rows of a file, mapped into memory.
 
@@ -75,30 +90,29 @@ def load_rows(path: Path) -> np.ndarray:
         ) from error
 
 
-def merged(paths: Sequence[Path], *, at_once: int) -> Iterator[np.ndarray]:
+def merged(paths: Sequence[Path], hulls: Sequence[Path], *, at_once: int) -> Iterator[np.ndarray]:
     """The joined rows of many files, a range of times and ids at a time.
 
     Memory does not grow with the number of rows: a range holds about ``at_once`` of them.
 
     Args:
         paths: Files of one sorted array of rows each.
+        hulls: Files of the same parts' rows of pixels, or none of stacks.
         at_once: Rows to have in memory.
 
     Yields:
-        What `combine` gives for all rows together, cut anywhere between two objects.
+        What `whole` gives for all rows together, cut anywhere between two objects.
 
     Raises:
         CorruptError: A file is missing or damaged.
     """
-    files = [path for path in paths if len(load_rows(path))]
-    edges, spans = _ranges(files, at_once)
+    some = [i for i, path in enumerate(paths) if len(load_rows(path))]
+    edges, spans = _ranges([paths[i] for i in some], at_once)
     for low, high in pairwise(edges):
-        found = [
-            _between(path, low, high)
-            for path, (first, last) in zip(files, spans, strict=True)
-            if first < high and low <= last
-        ]
-        yield combine(np.concatenate(found))
+        inside = [i for i, (a, b) in zip(some, spans, strict=True) if a < high and low <= b]
+        rows = [_between(paths[i], low, high) for i in inside]
+        points = [_between(hulls[i], low, high) for i in inside] if hulls else []
+        yield whole(np.concatenate(rows), np.concatenate([np.empty(0, POINT), *points]))
 
 
 def in_chunks(parts: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:

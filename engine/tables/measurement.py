@@ -106,6 +106,15 @@ class Measurement(BaseModel):
         """Where the sums of a region lie once they are taken; other regions have another place."""
         return part_path(self.root, self.regions[region])
 
+    def hull(self, region: int) -> Path:
+        """Where its objects' rows of pixels lie, which are written before the sums."""
+        return hull_path(self.part(region))
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether objects lie in planes, which is where their convex area is measured."""
+        return len(self.columns.axes) == 2
+
     def facts(self) -> dict[str, Any]:
         """What the table's attributes say of what it holds: JSON values."""
         columns = self.columns.model_dump(
@@ -139,6 +148,11 @@ def part_path(root: Path, region: Region) -> Path:
     """Where the sums of a region lie in the scratch folder of a measurement."""
     name = hashlib.sha256(repr(region).encode()).hexdigest()
     return root / "parts" / name[:2] / f"{name[:16]}.npy"
+
+
+def hull_path(part: Path) -> Path:
+    """Where the rows of pixels of a region's objects lie, beside its sums."""
+    return part.with_suffix(".hulls.npy")
 
 
 def region_shape(image: Image, labels: Image) -> tuple[int, ...]:

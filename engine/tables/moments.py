@@ -9,11 +9,13 @@ mean of the whole object.
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 
 from cytopave.engine.errors import LabelError
 from cytopave.engine.scratch.views import runs
+from cytopave.engine.tables.hulls import POINT, row_ends
 
 
 def row_dtype(ndim: int, dtypes: np.dtype, n_channels: int) -> np.dtype:
@@ -26,10 +28,11 @@ def row_dtype(ndim: int, dtypes: np.dtype, n_channels: int) -> np.dtype:
 
     Returns:
         Fields ``time``, ``label``, ``n`` (pixels), ``low`` and ``high`` (first and past last pixel
-        along each axis), ``place`` (sum of places, counted from ``low``), ``spread`` (the upper
-        triangle of the matrix of second central moments, row by row), and for each channel
-        ``total`` (exact for integers of up to 32 bits), ``power`` (sum of squared deviations from
-        the mean), ``least`` and ``most``.
+        along each axis), ``convex`` (pixels of the convex hull, which `measure_block` leaves 0: it
+        is known once all parts are joined), ``place`` (sum of places, counted from ``low``),
+        ``spread`` (the upper triangle of the matrix of second central moments, row by row), and for
+        each channel ``total`` (exact for integers of up to 32 bits), ``power`` (sum of squared
+        deviations from the mean), ``least`` and ``most``.
     """
     total = np.int64 if is_exact(dtypes) else np.float64
     return np.dtype(
@@ -39,6 +42,7 @@ def row_dtype(ndim: int, dtypes: np.dtype, n_channels: int) -> np.dtype:
             ("n", np.int64),
             ("low", np.int64, (ndim,)),
             ("high", np.int64, (ndim,)),
+            ("convex", np.int64),
             ("place", np.int64, (ndim,)),
             ("spread", np.float64, (len(pairs(ndim)),)),
             ("total", total, (n_channels,)),
@@ -66,9 +70,21 @@ def first_of_each(keys: np.ndarray) -> np.ndarray:
     return np.flatnonzero(change)
 
 
+class Sums(NamedTuple):
+    """What a block holds of its objects.
+
+    Attributes:
+        rows: One of `row_dtype` an object, by increasing id.
+        points: Rows of pixels of type `cytopave.engine.tables.hulls.POINT`; none in stacks.
+    """
+
+    rows: np.ndarray
+    points: np.ndarray
+
+
 def measure_block(
     labels: np.ndarray, pixels: np.ndarray, *, start: tuple[int, ...], time: int = 0
-) -> np.ndarray:
+) -> Sums:
     """Partial sums of the objects in a block.
 
     Args:
@@ -76,9 +92,6 @@ def measure_block(
         pixels: ``(C, [Z], Y, X)`` the same region of the image.
         start: First pixel of the block in the image.
         time: Index of the time point, kept in the rows.
-
-    Returns:
-        One row of `row_dtype` an object, by increasing id.
 
     Raises:
         LabelError: An id is negative.
@@ -91,17 +104,22 @@ def measure_block(
     label, begin, length = runs(labels)
     dtype = row_dtype(labels.ndim, pixels.dtype, len(pixels))
     if not len(label):
-        return np.empty(0, dtype)
+        return Sums(np.empty(0, dtype), np.empty(0, POINT))
     order = np.argsort(label, kind="stable")
     first = first_of_each(label[order])
     rows = np.empty(len(first), dtype)
     rows["time"], rows["label"] = time, label[order][first]
     rows["n"] = np.add.reduceat(length[order], first)
-    places = [p + a for p, a in zip(np.unravel_index(begin, labels.shape), start, strict=True)]
-    _measure_places([p[order] for p in places], length[order], first, rows)
+    rows["convex"] = 0
+    unsorted = zip(np.unravel_index(begin, labels.shape), start, strict=True)
+    places = [(p + a)[order] for p, a in unsorted]
+    _measure_places(places, length[order], first, rows)
     inside = labels.ravel() > 0
     _measure_pixels(pixels.reshape(len(pixels), -1), inside, length, order, first, rows)
-    return rows
+    if labels.ndim != 2:
+        return Sums(rows, np.empty(0, POINT))
+    y, x = places
+    return Sums(rows, row_ends(label[order], y, x, length[order], time=time))
 
 
 def _measure_places(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from cytopave.engine.tables.fingerprint import label_fingerprint
 from cytopave.engine.tables.layout import CHUNK, REGION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -43,26 +44,64 @@ class Table:
     def __len__(self) -> int:
         return int((self.folder / "X").array().shape[0])
 
-    def read(self, start: int = 0, stop: int | None = None) -> dict[str, np.ndarray]:
-        """Rows of all columns, by name."""
+    def read(
+        self, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Rows of columns by name: of those that are asked for, or of all."""
         rows = slice(start, len(self) if stop is None else stop)
-        found = {name: _column(self.folder / "obs" / name, rows) for name in self.obs}
-        matrix = np.asarray((self.folder / "X").array()[rows])
-        return {**found, **dict(zip(self.features, matrix.T, strict=True))}
+        names = (*self.obs, *self.features) if columns is None else columns
+        found = {n: _column(self.folder / "obs" / n, rows) for n in names if n in self.obs}
+        if wanted := [n for n in names if n not in found]:
+            matrix = np.asarray((self.folder / "X").array()[rows])
+            found |= {n: matrix[:, self.features.index(n)] for n in wanted}
+        return found
 
-    def chunks(self) -> Iterator[dict[str, np.ndarray]]:
+    def chunks(self, columns: Sequence[str] | None = None) -> Iterator[dict[str, np.ndarray]]:
+        """All rows, as many at a time as lie in one chunk, of some columns or of all."""
+        for rows in self.spans():
+            yield self.read(rows.start, rows.stop, columns=columns)
+
+    def spans(self) -> Iterator[slice]:
         """All rows, as many at a time as lie in one chunk."""
         for start in range(0, len(self), CHUNK):
-            yield self.read(start, min(start + CHUNK, len(self)))
+            yield slice(start, min(start + CHUNK, len(self)))
+
+    def categories(self, column: str) -> list[str] | None:
+        """The names of a column's categories; None for a column of other values."""
+        folder = self.folder / "obs" / column
+        return _categories(folder) if folder.exists("codes") else None
+
+    def codes(self, column: str, rows: slice) -> np.ndarray:
+        """Rows of a column with categories, as indices of `categories`; -1 for none."""
+        return np.asarray((self.folder / "obs" / column / "codes").array()[rows]).astype(np.int64)
+
+    def has_places(self, name: str) -> bool:
+        """Whether ``obsm`` holds an array of this name, such as ``X_umap``."""
+        folder = self.folder / "obsm" / name
+        return folder.exists("zarr.json") or folder.exists(".zarray")
+
+    def places(self, name: str, rows: slice) -> np.ndarray:
+        """Rows of an array of ``obsm``."""
+        return np.asarray((self.folder / "obsm" / name).array()[rows])
+
+    def note(self, name: str) -> dict[str, Any]:
+        """What ``uns`` keeps under a name as JSON; empty where there is nothing."""
+        folder = self.folder / "uns" / name
+        if not (folder.exists("zarr.json") or folder.exists(".zarray")):
+            return {}
+        return dict(json.loads(str(np.asarray(folder.array()[()]))))
 
 
 def _column(folder: Folder, rows: slice) -> np.ndarray:
     """Rows of a column; of one with categories, such as clusters, their names ("" for none)."""
     if not folder.exists("codes"):
         return np.asarray(folder.array()[rows])
-    names = [*map(str, np.asarray((folder / "categories").array()[:])), ""]
     codes = np.asarray((folder / "codes").array()[rows])
-    return np.asarray(np.array(names)[codes])
+    return np.asarray(np.array([*_categories(folder), ""])[codes])
+
+
+def _categories(folder: Folder) -> list[str]:
+    return [*map(str, np.asarray((folder / "categories").array()[:]))]
 
 
 def open_table(

@@ -15,8 +15,9 @@ from cytopave.engine.scratch.archive import write_array
 from cytopave.engine.tables.combine import combine, in_chunks, load_rows, merged
 from cytopave.engine.tables.export import EXPORTS
 from cytopave.engine.tables.fingerprint import label_fingerprint
+from cytopave.engine.tables.hulls import POINT, join_rows
 from cytopave.engine.tables.layout import CHUNK, TableWriter
-from cytopave.engine.tables.moments import measure_block, row_dtype
+from cytopave.engine.tables.moments import Sums, measure_block, row_dtype
 from cytopave.engine.tables.origins import Origins
 from cytopave.engine.tables.read import open_table
 from cytopave.engine.tables.report import TableReport
@@ -43,8 +44,12 @@ def measure_group(measurement: Measurement, group: int) -> int:
     """
     missing = [r for r in measurement.groups[group] if not measurement.part(r).exists()]
     for index in missing:
-        parts = [np.empty(0, _dtype(measurement)), *_blocks(measurement, index)]
-        write_array(measurement.part(index), combine(np.concatenate(parts)))
+        parts = [Sums(np.empty(0, _dtype(measurement)), np.empty(0, POINT))]
+        parts += _blocks(measurement, index)
+        rows, points = map(np.concatenate, zip(*parts, strict=True))
+        if measurement.is_flat:
+            write_array(measurement.hull(index), join_rows(points))
+        write_array(measurement.part(index), combine(rows))
     return len(missing)
 
 
@@ -56,7 +61,9 @@ def write_table(measurement: Measurement, provenance: Mapping[str, Any]) -> int:
         CorruptError: The sums of a group are missing or damaged.
         OutputError: The table cannot be written.
     """
-    paths = [measurement.part(i) for i in range(len(measurement.regions))]
+    regions = range(len(measurement.regions))
+    paths = [measurement.part(i) for i in regions]
+    hulls = [measurement.hull(i) for i in regions] if measurement.is_flat else []
     target = measurement.target
     origins = Origins.load(measurement.resolution) if measurement.resolution else None
     folder = target.empty()
@@ -69,7 +76,7 @@ def write_table(measurement: Measurement, provenance: Mapping[str, Any]) -> int:
             rows=sum(len(load_rows(path)) for path in paths),
             sample=_columns(measurement, np.empty(0, _dtype(measurement)), origins),
         )
-        for part in in_chunks(merged(paths, at_once=CHUNK), CHUNK):
+        for part in in_chunks(merged(paths, hulls, at_once=CHUNK), CHUNK):
             writer.write(_columns(measurement, part, origins))
         n = writer.finish()
     if label_fingerprint(measurement.labels, measurement.made) != measurement.fingerprint:
@@ -108,7 +115,7 @@ def report_table(
     )
 
 
-def _blocks(measurement: Measurement, index: int) -> list[np.ndarray]:
+def _blocks(measurement: Measurement, index: int) -> list[Sums]:
     """The sums of each block of a region that holds objects."""
     time, region = measurement.regions[index]
     tiles = [Tile(i, time, (), b, b) for i, b in enumerate(measurement.blocks(region))]

@@ -28,8 +28,9 @@ from cytopave.engine.boxes import Box
 from cytopave.engine.reading import TileReader
 from cytopave.engine.scratch.archive import write_array
 from cytopave.engine.tables.combine import combine
-from cytopave.engine.tables.measurement import part_path
-from cytopave.engine.tables.moments import measure_block, row_dtype
+from cytopave.engine.tables.hulls import POINT, join_rows
+from cytopave.engine.tables.measurement import hull_path, part_path
+from cytopave.engine.tables.moments import Sums, measure_block, row_dtype
 from cytopave.engine.tables.target import CODE_VERSION
 from cytopave.engine.tiling import Tile
 
@@ -95,13 +96,13 @@ class TileSums:
 
     @cached_property
     def _members(self) -> list[str]:
-        """Names of what a tile's file holds: the sums, and each channel's pixels in the strips.
+        """What a tile's file holds: sums, rows of pixels, and each channel's pixels in the strips.
 
         They tell what was measured: of other channels, or by another version, they differ.
         """
         facts = repr((CODE_VERSION, self.channels, self._dtype.descr))
         name = f"sums-{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
-        return [name, *(f"{name}-{i}" for i in range(max(1, len(self.channels))))]
+        return [name, f"{name}-points", *(f"{name}-{i}" for i in range(max(1, len(self.channels))))]
 
     def members(self, tile: Tile, labels: np.ndarray, pixels: np.ndarray) -> dict[str, np.ndarray]:
         """What a tile's file has to hold.
@@ -113,15 +114,15 @@ class TileSums:
         """
         inner = interior(self.grid, tile)
         here = inner.within(tile.core)
-        rows = _measured(labels[here], pixels[(slice(None), *here)], inner, tile.time)
+        parts = _measured(labels[here], pixels[(slice(None), *here)], inner, tile.time)
         boxes = [box.within(tile.core) for box in strips(self.grid, tile)]
         nothing = np.empty(0, pixels.dtype)
         kept = [np.concatenate([nothing, *(plane[b].ravel() for b in boxes)]) for plane in pixels]
-        return dict(zip(self._members, [self._joined(rows), *kept], strict=True))
+        return dict(zip(self._members, [*self._joined(parts), *kept], strict=True))
 
     def of_core(
         self, tile: Tile, archive: Archive, final: np.ndarray, core: np.ndarray
-    ) -> Iterator[np.ndarray]:
+    ) -> Iterator[Sums]:
         """The sums of what was painted in a core.
 
         Args:
@@ -131,7 +132,7 @@ class TileSums:
             core: ``([Z], Y, X)`` final ids in its core.
 
         Yields:
-            Rows, several of an object.
+            Sums, of several parts of an object.
 
         Raises:
             CorruptError: The tile's file is damaged; or it holds no sums, and a chunk of the
@@ -140,10 +141,8 @@ class TileSums:
         if self._members[0] not in archive.index:
             yield from self._read(tile, core)
             return
-        rows, *kept = archive.read(*self._members)
-        rows = rows.copy()
-        rows["label"] = final[rows["label"].astype(np.int64)]
-        yield rows[rows["label"] > 0]
+        rows, points, *kept = archive.read(*self._members)
+        yield Sums(_renamed(rows, final), _renamed(points, final))
         begin = 0
         for box in strips(self.grid, tile):
             end = begin + box.size
@@ -151,11 +150,14 @@ class TileSums:
             yield from _measured(core[box.within(tile.core)], pixels, box, tile.time)
             begin = end
 
-    def commit(self, block: WriteBlock, rows: Iterable[np.ndarray]) -> None:
+    def commit(self, block: WriteBlock, parts: Iterable[Sums]) -> None:
         """Keep the sums of the tiles whose cores begin in a block, for the table."""
-        write_array(part_path(self.root, (block.time, block.box)), self._joined(rows))
+        path, sums = part_path(self.root, (block.time, block.box)), self._joined(parts)
+        if len(block.box.shape) == 2:
+            write_array(hull_path(path), sums.points)
+        write_array(path, sums.rows)
 
-    def _read(self, tile: Tile, core: np.ndarray) -> Iterator[np.ndarray]:
+    def _read(self, tile: Tile, core: np.ndarray) -> Iterator[Sums]:
         boxes = [*strips(self.grid, tile), interior(self.grid, tile)]
         parts = [band for box in dict.fromkeys(boxes) for band in _bands(box)]
         tiles = [Tile(i, tile.time, (), part, part) for i, part in enumerate(parts)]
@@ -168,8 +170,10 @@ class TileSums:
             else:
                 reader.skip(part)
 
-    def _joined(self, rows: Iterable[np.ndarray]) -> np.ndarray:
-        return combine(np.concatenate([np.empty(0, self._dtype), *rows]))
+    def _joined(self, parts: Iterable[Sums]) -> Sums:
+        nothing = Sums(np.empty(0, self._dtype), np.empty(0, POINT))
+        rows, points = map(np.concatenate, zip(nothing, *parts, strict=True))
+        return Sums(combine(rows), join_rows(points))
 
 
 def kept_bytes(grid: Grid, itemsize: int, n_channels: int) -> int:
@@ -177,10 +181,17 @@ def kept_bytes(grid: Grid, itemsize: int, n_channels: int) -> int:
     return math.prod(grid.tile) * itemsize * n_channels
 
 
-def _measured(labels: np.ndarray, pixels: np.ndarray, box: Box, time: int) -> Iterator[np.ndarray]:
+def _measured(labels: np.ndarray, pixels: np.ndarray, box: Box, time: int) -> Iterator[Sums]:
     for band in _bands(box):
         here = band.within(box)
         yield measure_block(labels[here], pixels[(slice(None), *here)], start=band.start, time=time)
+
+
+def _renamed(rows: np.ndarray, final: np.ndarray) -> np.ndarray:
+    """The same rows by final ids, without those of labels that yield."""
+    rows = rows.copy()
+    rows["label"] = final[rows["label"].astype(np.int64)]
+    return rows[rows["label"] > 0]
 
 
 def _bands(box: Box) -> Sequence[Box]:

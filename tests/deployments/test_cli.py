@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -289,6 +290,10 @@ def test_report_refuses_what_it_did_not_make(command: Command, image: Path) -> N
         ended = command("report", place)
         assert (ended.status, ended.out) == (2, "")
         assert says in ended.err
+    plate = write_plate(image.parent / "plate.zarr", {"A/1": [np.zeros((64, 64), np.uint8)]})
+    ended = command("report", plate)
+    assert (ended.status, ended.out) == (2, "")
+    assert "is a plate: name one of its images, such as" in ended.err
     stores.group(image / "labels", {"ome": {"version": "0.5", "labels": ["cells"]}})
     stores.ome_image(image / "labels" / "cells", np.zeros((500, 430), np.uint32))
     ended = command("report", image)
@@ -334,7 +339,7 @@ def test_report_of_a_plain_array_whose_axes_were_given(command: Command, folder:
         ended = command("report", place, "--json", "--out", "r")
         assert (ended.status, ended.err) == (0, "")
         assert json.loads(ended.out)["labels_path"] == f"{folder}/scan.labels.zarr/labels/cells"
-        assert "1 objects in cells" in Path("r/report.html").read_text()
+        assert "1 objects in scan.zarr" in Path("r/report.html").read_text()
         with Pillow.open("r/overlay.png") as picture:
             drawn = np.asarray(picture)
         # The outline is coloured; the object is white inside, the rest is black.
@@ -408,8 +413,10 @@ def test_what_is_left_out_is_said_by_the_status_and_the_report(
     )
     told = json.loads(command("report", image, "--json").out)
     assert [m["tile"] for m in told["missing"]] == [0]
+    again = [*map(str, tokens), "--allow-failed", "1", "--overwrite"]
+    assert told["retry"] == shlex.join(["cytopave", *again])
     Path("refuse").unlink()
-    done = program(*tokens, "--overwrite", "--resume", "--json")
+    done = program(*again, "--resume", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["n_reused"] == 8
 

@@ -34,6 +34,7 @@ from cytopave.engine.atlas.parameters import (
     Variable,
 )
 from cytopave.engine.errors import AtlasError, OutputError
+from cytopave.engine.show.classes import class_column, count_classes
 from cytopave.engine.tables.export import export_parquet
 from cytopave.engine.tables.read import open_table
 from cytopave.tasks.atlas.session import PREFIX
@@ -160,6 +161,12 @@ def test_from_labels_to_clusters_of_the_same_table(tmp_path: Path, dask_address:
     )
     rows = open_table(image, "cells").read()
     assert rows["leiden"].tolist() == obs["leiden"].tolist()
+    # The report page finds them by what the run wrote.
+    cells = open_table(image, "cells")
+    assert class_column(cells) == "leiden"
+    found = count_classes(cells, "leiden", ["area"])
+    sizes = dict(zip(found.names, found.sizes.tolist(), strict=True))
+    assert sizes == obs["leiden"].value_counts().to_dict()
     export_parquet(open_table(image, "cells"), tmp_path / "cells.parquet")
     exported = pyarrow.parquet.read_table(tmp_path / "cells.parquet")
     assert exported["leiden"].to_pylist() == obs["leiden"].tolist()

@@ -17,15 +17,16 @@ from cytopave.engine import samples
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import LabelError
 from cytopave.engine.tables.columns import Schema
-from cytopave.engine.tables.combine import combine
+from cytopave.engine.tables.combine import combine, whole
 from cytopave.engine.tables.moments import measure_block, row_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SAME = ("label", "num_pixels", "area", "equivalent_diameter_area", "axis_major_length",
-        "axis_minor_length", "eccentricity", "centroid", "bbox", "intensity_mean",
+        "axis_minor_length", "eccentricity", "solidity", "centroid", "bbox", "intensity_mean",
         "intensity_min", "intensity_max", "intensity_std")  # fmt: skip
+FLAT = ("eccentricity", "solidity")
 OURS = {"num_pixels": "n_pixels", "equivalent_diameter_area": "equivalent_diameter"}
 
 
@@ -49,12 +50,12 @@ def in_blocks(labels: np.ndarray, pixels: np.ndarray, step: Sequence[int]) -> np
         measure_block(labels[box.slices], pixels[(slice(None), *box.slices)], start=box.start)
         for box in Box.of(labels.shape).blocks(tuple(step))
     ]
-    return combine(np.concatenate(parts[::-1]))
+    return whole(*map(np.concatenate, zip(*parts[::-1], strict=True)))
 
 
 def truth(labels: np.ndarray, pixels: np.ndarray, scale: Sequence[float]) -> dict[str, np.ndarray]:
     """The whole array by scikit-image, under our names. Places are in its units."""
-    wanted = [p for p in SAME if labels.ndim == 2 or p != "eccentricity"]
+    wanted = [p for p in SAME if labels.ndim == 2 or p not in FLAT]
     last = np.moveaxis(pixels, 0, -1).astype(np.float64)  # as float32 it would round more than we
     found = regionprops_table(labels, last, properties=wanted, spacing=tuple(scale))
     out: dict[str, np.ndarray] = {}
@@ -161,9 +162,9 @@ def test_far_from_the_origin_nothing_is_lost() -> None:
     labels = worlds.disks((60, 60), radius=9, pitch=22)
     flat = np.random.default_rng(3).normal(0, 1e-3, (1, *labels.shape))
     far = (10**9, 10**9)
-    near = measure_block(labels, flat, start=(0, 0))
+    near = measure_block(labels, flat, start=(0, 0)).rows
     halves = [
-        measure_block(labels[a:b], flat[:, a:b] + 1e6, start=(far[0] + a, far[1]))
+        measure_block(labels[a:b], flat[:, a:b] + 1e6, start=(far[0] + a, far[1])).rows
         for a, b in ((0, 31), (31, 60))
     ]
     rows = combine(np.concatenate(halves))
@@ -185,14 +186,14 @@ def test_sums_of_integers_are_exact() -> None:
 def test_booleans_and_64_bits() -> None:
     labels = np.array([[1, 1, 2]], np.uint64) * np.uint64(2**63)
     labels[0, 2] = 5
-    rows = measure_block(labels, np.array([[[True, False, True]]]), start=(0, 0))
+    rows = measure_block(labels, np.array([[[True, False, True]]]), start=(0, 0)).rows
     assert rows["label"].tolist() == [5, 2**63]
     assert rows["total"].tolist() == [[1], [1]]
     assert rows["most"].tolist() == [[1], [1]]
-    rows = measure_block(labels, np.array([[[2**40, 1, 7]]], np.int64), start=(0, 0))
+    rows = measure_block(labels, np.array([[[2**40, 1, 7]]], np.int64), start=(0, 0)).rows
     assert rows["total"].tolist() == [[7.0], [2.0**40 + 1]]
     table = schema((1, 3), (1, 1), 1).model_copy(update={"id_type": "uint64"})
-    ids = table.obs(rows)["label"]
+    ids = table.obs(whole(*measure_block(labels, labels[None], start=(0, 0))))["label"]
     assert ids.dtype == np.uint64
     assert ids.tolist() == [5, 2**63]
 
@@ -201,7 +202,7 @@ def test_not_a_number_and_infinity_carry_through() -> None:
     labels = np.array([[1, 1, 2, 2, 3, 3]])
     pixels = np.array([[[1, math.nan, 1, math.inf, 2, 4]]])
     with np.errstate(all="raise"):
-        rows = combine(measure_block(labels, pixels, start=(0, 0)))
+        rows = combine(measure_block(labels, pixels, start=(0, 0)).rows)
         values = schema((1, 6), (1, 1), 1).intensities(rows)
     assert np.isnan(values[0]).all()
     np.testing.assert_array_equal(values[1], [math.inf, 1, math.inf, math.nan, math.inf])
@@ -210,7 +211,7 @@ def test_not_a_number_and_infinity_carry_through() -> None:
 
 def test_nothing_and_negative_ids() -> None:
     pixels = np.zeros((2, 4, 5), np.uint8)
-    rows = measure_block(np.zeros((4, 5), np.uint32), pixels, start=(0, 0))
+    rows = measure_block(np.zeros((4, 5), np.uint32), pixels, start=(0, 0)).rows
     assert (len(rows), rows.dtype) == (0, row_dtype(2, np.dtype("u1"), 2))
     table = schema((4, 5), (1, 1), 2)
     assert table.intensities(rows).shape == (0, 10)
@@ -222,7 +223,7 @@ def test_nothing_and_negative_ids() -> None:
 def test_what_reaches_the_border() -> None:
     labels = np.zeros((3, 6, 6), np.int16)
     labels[1, 1:3, 1:3], labels[1, 4, 5], labels[0, 2, 4] = 1, 2, 3
-    rows = measure_block(labels, labels[None], start=(0, 0, 0))
+    rows = measure_block(labels, labels[None], start=(0, 0, 0)).rows
     found = schema(labels.shape, (1, 1, 1), 1).obs(rows)
     assert found["touches_border"].tolist() == [False, True, True]
 
@@ -231,7 +232,7 @@ def test_physical_places_are_those_of_the_image() -> None:
     labels = np.zeros((6, 8), np.int32)
     labels[2:4, 3:6] = 9
     table = schema((6, 8), (0.5, 0.25), 1).model_copy(update={"translation": (10.0, 20.0)})
-    rows = measure_block(labels, labels[None], start=(0, 0))
+    rows = whole(*measure_block(labels, labels[None], start=(0, 0)))
     found = {name: values.tolist() for name, values in table.obs(rows).items()}
     assert found["centroid_y"] == [10 + 2.5 * 0.5]
     assert found["centroid_x"] == [20 + 4 * 0.25]
