@@ -8,7 +8,7 @@ becomes a graph, block by block.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from cytopave.engine.refine.ids import compact
 
 if TYPE_CHECKING:
     from cytopave.engine.boxes import Box
+    from cytopave.engine.scratch.archive import Archive
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,24 @@ class Atoms:
     edges: np.ndarray
     holes: np.ndarray
     faces: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it by name, as an archive keeps it."""
+        found = {name: getattr(self, name) for name in _NAMES}
+        for i, face in enumerate(face for both in self.faces for face in both):
+            found[f"face{i}"] = face
+        return found
+
+    @classmethod
+    def of(cls, archive: Archive) -> Self:
+        """From an archive of `arrays`."""
+        n = len(archive.index) - len(_NAMES)
+        faces = archive.read(*(f"face{i}" for i in range(n)))
+        own = dict(zip(_NAMES, archive.read(*_NAMES), strict=True))
+        return cls(**own, faces=tuple(zip(faces[::2], faces[1::2], strict=True)))
+
+
+_NAMES = ("labels", "sizes", "numbers", "ends", "inside", "edges", "holes")
 
 
 def axes_of(ndim: int, *, planewise: bool) -> tuple[int, ...]:

@@ -109,6 +109,7 @@ class _Joined:
     ) -> None:
         self._bare = bare
         self._begin = [0]
+        self._part: np.ndarray | None = None
         nodes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         edges = [np.zeros((0, 2), np.int64)]
         self._faces: dict[tuple[int, int], np.ndarray] = {}
@@ -130,7 +131,7 @@ class _Joined:
         """
         kept = self._kept(atoms)
         numbers = np.where(kept, self._begin[block] + np.cumsum(kept) - 1, -1)
-        return numbers if not hasattr(self, "_part") else np.where(kept, self._part[numbers], -1)
+        return numbers if self._part is None else np.where(kept, self._part[numbers], -1)
 
     def _kept(self, atoms: Atoms) -> np.ndarray:
         if not self._bare:
@@ -170,16 +171,17 @@ class _Joined:
         cut = labels[seams[:, 0]] == labels[seams[:, 1]]
         same, n = seams[cut], len(labels)
         matrix = coo_array((np.ones(len(same), bool), (same[:, 0], same[:, 1])), shape=(n, n))
-        m, self._part = connected_components(matrix, directed=False)
+        m, part = connected_components(matrix, directed=False)
+        self._part = part
         joined = np.zeros(m, np.uint64)
-        joined[self._part] = labels
+        joined[part] = labels
         reach = np.zeros(m, bool)
-        reach[self._part[ends]] = True
+        reach[part[ends]] = True
         return Graph(
             labels=joined,
             ends=reach,
-            edges=self._part[np.concatenate([edges, seams[~cut]])],
-            sizes=None if self._bare else np.bincount(self._part, sizes, minlength=m),
+            edges=part[np.concatenate([edges, seams[~cut]])],
+            sizes=None if self._bare else np.bincount(part, sizes, minlength=m),
         )
 
 

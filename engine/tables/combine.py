@@ -12,7 +12,7 @@ from cytopave.engine.errors import CorruptError
 from cytopave.engine.tables.moments import first_of_each, pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 _SAMPLES = 1 << 20  # keys that are looked at to cut a run into ranges
@@ -75,7 +75,12 @@ def load_rows(path: Path) -> np.ndarray:
         ) from error
 
 
-def merged(paths: Sequence[Path], *, at_once: int) -> Iterator[np.ndarray]:
+def merged(
+    paths: Sequence[Path],
+    *,
+    at_once: int,
+    join: Callable[[np.ndarray], np.ndarray] = combine,
+) -> Iterator[np.ndarray]:
     """The joined rows of many files, a range of times and ids at a time.
 
     Memory does not grow with the number of rows: a range holds about ``at_once`` of them.
@@ -83,9 +88,10 @@ def merged(paths: Sequence[Path], *, at_once: int) -> Iterator[np.ndarray]:
     Args:
         paths: Files of one sorted array of rows each.
         at_once: Rows to have in memory.
+        join: Joins rows of the same time and id, of whatever type the files hold.
 
     Yields:
-        What `combine` gives for all rows together, cut anywhere between two objects.
+        What ``join`` gives for all rows together, cut anywhere between two objects.
 
     Raises:
         CorruptError: A file is missing or damaged.
@@ -98,7 +104,7 @@ def merged(paths: Sequence[Path], *, at_once: int) -> Iterator[np.ndarray]:
             for path, (first, last) in zip(files, spans, strict=True)
             if first < high and low <= last
         ]
-        yield combine(np.concatenate(found))
+        yield join(np.concatenate(found))
 
 
 def in_chunks(parts: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:

@@ -92,10 +92,10 @@ def plan_measurement(
     """
     source = open_image(image, level=level or 0, axes=axes)
     place = find_labels(source, labels)
-    found = _open_labels(place, source)
-    fitting = _fitting(source, found, level)
+    found = open_label_image(place, source)
+    fitting = fitting_level(source, found, level)
     picked = fitting.channel_indices(channels)
-    store = _store(fitting, place, output)
+    store = table_store(fitting, place, output)
     if name is None:
         name = place.rsplit("/", 1)[-1].removesuffix(".zarr")
     made = (ngff.read_attributes(found.folder) or {}).get(publish.PROVENANCE)
@@ -157,7 +157,7 @@ def find_labels(image: Image, labels: str) -> str:
     raise AssertionError
 
 
-def _open_labels(place: str, image: Image) -> Image:
+def open_label_image(place: str, image: Image) -> Image:
     """Level 0 of labels, with axes that are the image's without channels.
 
     Raises:
@@ -180,7 +180,7 @@ def _open_labels(place: str, image: Image) -> Image:
     return found
 
 
-def _fitting(image: Image, labels: Image, level: int | None) -> Image:
+def fitting_level(image: Image, labels: Image, level: int | None) -> Image:
     """The image at the level that has the labels' pixels.
 
     Raises:
@@ -218,7 +218,7 @@ def _placed(image: Image, labels: Image) -> Image:
     return replace(image, **facts)
 
 
-def _store(image: Image, place: str, output: str | None) -> Folder:
+def table_store(image: Image, place: str, output: str | None) -> Folder:
     """The store that gets the table.
 
     Raises:
