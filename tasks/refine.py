@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import task
 
@@ -13,7 +13,10 @@ from cytopave.engine.refine.refinement import Refinement
 from cytopave.engine.refine.report import RefineReport
 from cytopave.tasks.progress import progress
 from cytopave.tasks.runner import slots
-from cytopave.tasks.window import run_window
+from cytopave.tasks.window import Outcome, run_window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @task(name="look_at_labels", persist_result=False, task_run_name="look, step {step}, group {group}")
@@ -28,9 +31,7 @@ def decide_step(path: str, *, step: int) -> None:
     stages.decide(Refinement.load(path), step)
 
 
-@task(
-    name="paint_labels", persist_result=False, task_run_name="paint, step {step}, group {group}"
-)
+@task(name="paint_labels", persist_result=False, task_run_name="paint, step {step}, group {group}")
 def paint_labels(group: int, *, path: str, step: int) -> int:
     """Write what a group of blocks becomes; returns the number of pixels that objects gained."""
     return stages.paint(Refinement.load(path), step, group)
@@ -60,14 +61,12 @@ def refine_blocks(refinement: Refinement) -> RefineReport:
             decide_step.submit(path, step=phase.step).result()
             continue
         with progress(phase.name, n, key=f"step-{phase.step}-{phase.act}") as advance:
-            for _, _, error in run_window(
-                lambda _, act=phase.act: mapped[act],
-                range(n),
-                window=slots(),
-                path=path,
-                step=phase.step,
-            ):
+            for _, _, error in _run(mapped[phase.act], n, path, phase.step):
                 if error is not None:
                     raise error
                 advance(1)
     return publish_refined(path)
+
+
+def _run(act: Any, n: int, path: str, step: int) -> Iterator[Outcome[int, Any]]:
+    return run_window(lambda _: act, range(n), window=slots(), path=path, step=step)

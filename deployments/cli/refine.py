@@ -23,19 +23,18 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Refining:
-    """What is done to the labels, in the order of this list; lengths and sizes are pixels, or
-    physical as in 2.5um, 20um2, 80um3."""
+    """What is done to the labels, in the order of this list."""
 
     fill_holes: Flag = False
     """Give objects the background that they enclose; objects within keep their pixels."""
     remove_small: str | None = None
-    """Remove objects smaller than this."""
+    """Remove objects smaller than this: pixels, or a size such as 20um2 (stacks: 80um3)."""
     remove_large: str | None = None
-    """Remove objects larger than this."""
+    """Remove objects larger than this; given likewise."""
     clear_border: Flag = False
     """Remove objects that touch the image's edge."""
     expand: str | None = None
-    """Grow objects by this distance; background goes to the nearest object."""
+    """Grow objects by this distance, pixels or such as 2.5um; the nearest object wins."""
     relabel: Flag = False
     """Number objects 1, 2, ... in the order of their first pixels."""
     margin: Whole | None = None
@@ -118,11 +117,12 @@ def refine(
     placing: Placing = Placing(),
     common: Common = Common(),  # noqa: B008
 ) -> None:
-    """Refine labels: sizes, holes, borders, growth, new ids. Publish them as a new label image.
+    """Refine labels: holes, sizes, borders, growth, ids; publish a new label image.
 
-    Whatever the order of the options, holes are filled first, then objects removed, then grown,
-    then numbered; for another order, call it several times. Interrupted or failed, the same command
-    resumes.
+    Whatever the order of the options, holes are filled first, then objects
+    removed, then grown, then numbered; for another order, call it several times.
+
+    Interrupted or failed, the same command resumes.
 
     Args:
         image: OME-Zarr image that has the labels, or the labels themselves: a path or URL.

@@ -1,9 +1,9 @@
 """After-processing of labels, out of core: one file an operation.
 
 ``remove``, ``clear_border`` and ``relabel`` decide about whole objects, from a ``census`` that is
-taken block by block (``selection``). ``fill_holes`` and ``expand`` change pixels: holes by a graph of
-``atoms`` and what is ``enclosed`` in it, growth with a halo. A ``refinement`` says what a run does;
-``stages`` can be spread over workers.
+taken block by block (``selection``). ``fill_holes`` and ``expand`` change pixels: holes by a graph
+of ``atoms`` and what is ``enclosed`` in it, growth with a halo. A ``refinement`` says what a run
+does; its ``stages`` can be spread over workers.
 """
 
 from __future__ import annotations

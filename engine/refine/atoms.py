@@ -138,7 +138,9 @@ def _contacts(picture: np.ndarray, axes: tuple[int, ...], n: int) -> np.ndarray:
     found = [np.zeros(0, np.int64)]
     for axis in axes:
         front = (slice(None),) * axis
-        found.append(pairs(picture[(*front, slice(None, -1))], picture[(*front, slice(1, None))], n))
+        found.append(
+            pairs(picture[(*front, slice(None, -1))], picture[(*front, slice(1, None))], n)
+        )
     keys = np.unique(np.concatenate(found))
     return np.stack(np.divmod(keys, n + 1), axis=1)
 

@@ -38,16 +38,12 @@ def count_block(labels: np.ndarray, box: Box, shape: tuple[int, ...], time: int)
     """
     label, begin, length = runs(labels)
     rows = np.empty(len(label), ROW)
-    places = [
-        p + a for p, a in zip(np.unravel_index(begin, labels.shape), box.start, strict=True)
-    ]
+    places = [p + a for p, a in zip(np.unravel_index(begin, labels.shape), box.start, strict=True)]
     first = np.full(len(label), time, np.int64)
     for place, n in zip(places, shape, strict=True):
         first = first * n + place
     ends = [*places[:-1], places[-1] + length - 1]
-    away = [
-        np.minimum(low, n - 1 - high) for low, high, n in zip(places, ends, shape, strict=True)
-    ]
+    away = [np.minimum(low, n - 1 - high) for low, high, n in zip(places, ends, shape, strict=True)]
     rows["time"], rows["label"], rows["n"], rows["first"] = time, label, length, first
     rows["edge"] = np.minimum.reduce(away)
     rows["edge_yx"] = np.minimum(*away[-2:])

@@ -61,9 +61,7 @@ def expand(labels: np.ndarray, distance: float, sizes: Sequence[float]) -> np.nd
     background = labels == 0
     if background.all() or not background.any():
         return labels
-    nearest, place = ndimage.distance_transform_edt(
-        background, sampling=sizes, return_indices=True
-    )
+    nearest, place = ndimage.distance_transform_edt(background, sampling=sizes, return_indices=True)
     gained = background & (nearest <= distance * (1 + NEARLY))
     out = labels.copy()
     out[gained] = labels[tuple(axis[gained] for axis in place)]
@@ -105,11 +103,11 @@ def _lowest(
     """
     radii = reach(distance, sizes)
     none = np.iinfo(small.dtype).max
-    padded = np.pad(np.where(small == 0, none, small), [(r, r) for r in radii], constant_values=none)
-    strides = np.array(padded.strides) // padded.itemsize
-    place = sum(
-        (index + r) * s for index, r, s in zip(where, radii, strides.tolist(), strict=True)
+    padded = np.pad(
+        np.where(small == 0, none, small), [(r, r) for r in radii], constant_values=none
     )
+    strides = np.array(padded.strides) // padded.itemsize
+    place = sum((index + r) * s for index, r, s in zip(where, radii, strides.tolist(), strict=True))
     steps, edges, groups = _shells(radii, sizes, distance)
     jumps = steps @ strides
     shell = np.searchsorted(edges, nearest * (1 - NEARLY))

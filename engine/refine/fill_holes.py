@@ -130,8 +130,10 @@ class _Joined:
         While the graph is made, they are the numbers of atoms that are not joined yet.
         """
         kept = self._kept(atoms)
-        numbers = np.where(kept, self._begin[block] + np.cumsum(kept) - 1, -1)
-        return numbers if self._part is None else np.where(kept, self._part[numbers], -1)
+        numbers: np.ndarray = np.where(kept, self._begin[block] + np.cumsum(kept) - 1, -1)
+        if self._part is not None:
+            numbers = np.where(kept, self._part[numbers], -1)
+        return numbers
 
     def _kept(self, atoms: Atoms) -> np.ndarray:
         if not self._bare:

@@ -39,7 +39,8 @@ class Source:
     @classmethod
     def of(cls, refinement: Refinement, step: int) -> Source:
         """What a step reads."""
-        image, selections = refinement.labels, []
+        image = refinement.labels
+        selections: list[Selection] = []
         for number, before in enumerate(refinement.steps[:step]):
             folder = refinement.folder(number)
             if before.paints:

@@ -1,8 +1,8 @@
 """A refinement, cut into stages that can be spread over workers.
 
-For each step: `look` (any number of groups), `decide` (once), `paint` (any number of groups); what a
-step has no need of is left out (`phases`). Then `publish`. What is finished is not done again: groups
-leave files, written whole or not at all.
+For each step: `look` (any number of groups), `decide` (once), `paint` (any number of groups); what
+a step has no need of is left out (`phases`). Then `publish`. What is finished is not done again:
+groups leave files, written whole or not at all.
 """
 
 from __future__ import annotations
@@ -226,7 +226,9 @@ def _done(operation: Any, changed: int, unit: Any) -> Done:
     options = operation.model_dump(mode="json", exclude={"kind"}, exclude_defaults=True)
     words = [operation.kind.replace("_", " ")]
     for name, value in options.items():
-        words.append(name if value is True else value if isinstance(value, str) else f"{name} {value}")
+        words.append(
+            name if value is True else value if isinstance(value, str) else f"{name} {value}"
+        )
     return Done(operation=" ".join(words), changed=changed, unit=unit)
 
 
@@ -243,9 +245,7 @@ def _holes_path(refinement: Refinement, step: int, block: int) -> Path:
 
 
 def _look_for_atoms(refinement: Refinement, step: int, group: int, *, planewise: bool) -> None:
-    blocks = [
-        b for b in refinement.groups[group] if not _atoms_path(refinement, step, b).exists()
-    ]
+    blocks = [b for b in refinement.groups[group] if not _atoms_path(refinement, step, b).exists()]
     source = Source.of(refinement, step)
     shape = refinement.labels.spatial_shape
     for tile, labels in source.read_all(source.tiles(blocks)):
