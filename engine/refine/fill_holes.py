@@ -131,15 +131,15 @@ class _Joined:
         """
         kept = self._kept(atoms)
         numbers: np.ndarray = np.where(kept, self._begin[block] + np.cumsum(kept) - 1, -1)
-        if self._part is not None:
-            numbers = np.where(kept, self._part[numbers], -1)
-        return numbers
+        if self._part is None:
+            return numbers
+        return np.asarray(np.where(kept, self._part[numbers], -1))
 
     def _kept(self, atoms: Atoms) -> np.ndarray:
         if not self._bare:
             return np.ones(len(atoms.labels), bool)
         count = np.bincount(atoms.edges.ravel(), minlength=len(atoms.labels))
-        return ~(atoms.inside & (atoms.labels > 0) & (count == 1))
+        return np.asarray(~(atoms.inside & (atoms.labels > 0) & (count == 1)))
 
     def _meet(
         self,

@@ -23,7 +23,7 @@ from cytopave.engine.refine.census import ROW, count_block, join
 from cytopave.engine.refine.report import Done, RefineReport
 from cytopave.engine.refine.source import Source
 from cytopave.engine.scratch.archive import Archive, write_archive, write_array, write_bytes
-from cytopave.engine.tables.fingerprint import label_fingerprint
+from cytopave.engine.tables.fingerprint import is_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -168,8 +168,7 @@ def publish(refinement: Refinement, provenance: Mapping[str, Any]) -> RefineRepo
         OutputError: The name was taken, or the labels changed, meanwhile.
         CorruptError: What was written is not valid OME-Zarr.
     """
-    labels = refinement.labels
-    if label_fingerprint(labels, refinement.made) != refinement.fingerprint:
+    if not is_unchanged(refinement.labels, refinement.fingerprint):
         raise OutputError(
             f"the labels {refinement.place} were changed while they were refined: run again when "
             "nothing writes to them"

@@ -69,7 +69,6 @@ def _side(image: Image, labels: str) -> Side:
         labels=found,
         place=place,
         fingerprint=label_fingerprint(found, made),
-        made=made,
         store=table_store(fitting, place, None).url,
         name=place.rsplit("/", 1)[-1].removesuffix(".zarr"),
     )

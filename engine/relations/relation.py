@@ -6,7 +6,7 @@ import hashlib
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
@@ -46,7 +46,6 @@ class Side(BaseModel):
         labels: Its array, level 0.
         place: URL of the label image, or of the array that holds the labels.
         fingerprint: Of the labels.
-        made: What their attributes say of how cytopave made them.
         store: URL of the store that has their table.
         name: Name of the table.
     """
@@ -56,7 +55,6 @@ class Side(BaseModel):
     labels: Image
     place: str
     fingerprint: str
-    made: dict[str, Any] | None
     store: str
     name: str
 
@@ -146,11 +144,9 @@ class Relation(BaseModel):
         """
         written = []
         taken = "the table {!r} in {} has a column {!r} already: replace it (--overwrite)"
-        for side, names in (
-            (self.child, self.child_columns),
-            (self.parent, (self.parent_column,)),
-        ):
-            table = side.table()
+        sides = [(self.child, self.child_columns), (self.parent, (self.parent_column,))]
+        tables = [side.table() for side, _ in sides]
+        for table, (side, names) in zip(tables, sides, strict=True):
             for name in names:
                 ours = known(table).get(name, {}).get("digest") == self.digest
                 written.append(ours)

@@ -25,7 +25,7 @@ from cytopave.engine.relations.report import RelateReport
 from cytopave.engine.scratch.archive import write_array
 from cytopave.engine.tables.combine import in_chunks, merged
 from cytopave.engine.tables.export import EXPORTS
-from cytopave.engine.tables.fingerprint import label_fingerprint
+from cytopave.engine.tables.fingerprint import is_unchanged
 from cytopave.engine.tables.layout import CHUNK
 from cytopave.engine.tiling import Tile
 
@@ -78,7 +78,7 @@ def write_columns(relation: Relation, provenance: Mapping[str, Any]) -> int:
         OutputError: A table cannot be written.
     """
     for side in (relation.child, relation.parent):
-        if label_fingerprint(side.labels, side.made) != side.fingerprint:
+        if not is_unchanged(side.labels, side.fingerprint):
             raise StaleTableError(
                 f"the labels {side.place} were changed while they were read: run again when "
                 "nothing writes to them, and measure them before (cytopave measure --overwrite)"

@@ -43,9 +43,9 @@ def filled(labels: np.ndarray) -> np.ndarray:
         own = labels == i
         parts, _ = ndimage.label(ndimage.binary_fill_holes(own) & ~own)
         sizes = np.bincount(parts.ravel())
-        for place in np.argwhere((parts > 0) & (labels == 0)).tolist():
-            claim = (int(sizes[parts[tuple(place)]]), i)
-            best[tuple(place)] = min(best.get(tuple(place), claim), claim)
+        for found in np.argwhere((parts > 0) & (labels == 0)).tolist():
+            place, claim = tuple(found), (int(sizes[parts[tuple(found)]]), i)
+            best[place] = min(best.get(place, claim), claim)
     out = labels.copy()
     for place, (_, i) in best.items():
         out[place] = i

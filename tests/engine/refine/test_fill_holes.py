@@ -14,9 +14,7 @@ from cytopave.engine.refine.atoms import find_atoms
 from cytopave.engine.scratch.archive import Archive, write_archive
 
 
-def by_blocks(
-    labels: np.ndarray, step: tuple[int, ...], *, planewise: bool = False
-) -> np.ndarray:
+def by_blocks(labels: np.ndarray, step: tuple[int, ...], *, planewise: bool = False) -> np.ndarray:
     """The room's three stages on blocks of a shape."""
     blocks = Box.of(labels.shape).blocks(step)
     counts = [-(-n // s) for n, s in zip(labels.shape, step, strict=True)]

@@ -38,7 +38,7 @@ def test_what_is_understood(given: Any, value: float, unit: str | None, power: i
 
 @pytest.mark.parametrize("given", ["", "many", "-3", 0, "3 bananas", "4px2", "1.2.3", "inf", True])
 def test_what_is_not(given: Any) -> None:
-    with pytest.raises(ValueError, match="no length or size|units known|without a power"):
+    with pytest.raises(ValueError, match=r"no length or size|units known|without a power"):
         Quantity.parse(given)
 
 
@@ -59,7 +59,7 @@ def test_physical_sizes_become_pixels(labels: Image) -> None:
 
 
 def test_what_labels_cannot_have(labels: Image, tmp_path: Path) -> None:
-    with pytest.raises(LabelError, match="no size of objects in stacks.*such as 80um3"):
+    with pytest.raises(LabelError, match=r"no size of objects in stacks.*such as 80um3"):
         pixels_of(Quantity.parse("5um2"), labels)
     with pytest.raises(LabelError, match="no length: give a distance"):
         spacing(Quantity.parse("5um2"), labels)

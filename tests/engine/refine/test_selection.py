@@ -38,17 +38,18 @@ def selected(
     image: Image = ImageOf(folder)(labels, axes=axes)
     frames = labels if "t" in image.axes else labels[None]
     blocks, shape = Box.of(frames.shape[1:]).blocks(step), frames.shape[1:]
-    paths = []
+    paths: list[Path] = []
     for time, frame in enumerate(frames):
         for block in blocks:
             paths.append(folder / f"{len(paths)}.npy")
             write_array(paths[-1], join(count_block(frame[block.slices], block, shape, time)))
     selection.decide(paths, rules, relabel=relabel, labels=image, folder=folder)
     found = selection.Selection.load(folder)
-    out = np.zeros(frames.shape, found.new.dtype if found.new is not None else labels.dtype)
+    dtype = found.new.dtype if found.new is not None else labels.dtype
+    out = np.zeros(frames.shape, dtype)
     for time, frame in enumerate(frames):
         for block in blocks:
-            out[(time, *block.slices)] = found.apply(frame[block.slices], time)
+            out[time][block.slices] = found.apply(frame[block.slices], time)
     return out.reshape(labels.shape)
 
 
@@ -57,7 +58,7 @@ def of_seed(seed: int, shape: tuple[int, ...]) -> np.ndarray:
     rng = np.random.default_rng(seed)
     labels = components(rng.random(shape) < 0.35)
     ids = np.concatenate([[0], rng.permutation(3 * labels.max())[: labels.max()] + 1])
-    return ids[labels].astype(np.uint32)
+    return np.asarray(ids[labels], np.uint32)
 
 
 def steps(shape: tuple[int, ...]) -> st.SearchStrategy[tuple[int, ...]]:

@@ -14,6 +14,7 @@ from measured import measured
 from refined import expanded, filled, refine_here, refined
 from runs import blobs, components, labels_of, provenance
 from scipy import ndimage
+from worlds import disks
 from yaozarrs import validate_zarr_store
 
 from cytopave.engine.errors import LabelError, OutputError, StaleTableError
@@ -34,7 +35,7 @@ from cytopave.engine.tables.read import open_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-ALL = [
+ALL: list[Any] = [
     FillHoles(),
     RemoveSmall(size=40),
     RemoveLarge(size=900),
@@ -51,12 +52,17 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cells(shape: tuple[int, ...], *, seed: int = 0) -> np.ndarray:
     """Irregular objects, some with holes; ids in no order."""
-    sigma, share = (2.5, 0.45) if len(shape) == 2 else (1.5, 0.2)
-    labels = components(blobs(shape, sigma=sigma, share=share, seed=seed))
-    if len(shape) == 3:
-        labels[ndimage.binary_erosion(labels > 0) & (labels % 2 == 0)] = 0
+    labels = components(blobs(shape, sigma=2.5, share=0.45, seed=seed))
     ids = np.concatenate([[0], np.random.default_rng(seed).permutation(labels.max()) + 5])
-    return ids[labels].astype(np.uint32)
+    return np.asarray(ids[labels], np.uint32)
+
+
+def balls(shape: tuple[int, ...]) -> np.ndarray:
+    """Round objects in a stack; every second one is hollow, and some of these are open."""
+    labels = disks(shape, radius=5, pitch=13)
+    labels[ndimage.binary_erosion(labels > 0) & (labels % 2 == 0)] = 0
+    labels[:, ::21] = 0
+    return labels.astype(np.uint32)
 
 
 def at_once(labels: np.ndarray, operations: list[Any], sizes: tuple[float, ...]) -> np.ndarray:
@@ -147,11 +153,11 @@ def test_operations_follow_each_other_in_the_order_given(
 
 @pytest.mark.parametrize("planewise", [False, True])
 def test_a_stack_whose_planes_lie_further_apart(tmp_path: Path, planewise: bool) -> None:
-    labels = cells((12, 60, 50), seed=2)
+    labels = balls((26, 60, 50))
     image = labelled(
         tmp_path / "a.zarr", {"cells": labels}, chunks=(3, 32, 32), scale=(2.0, 0.5, 0.5)
     )
-    operations = [
+    operations: list[Any] = [
         FillHoles(planewise=planewise),
         RemoveSmall(size="20um3"),  # 40 voxels
         ClearBorder(planewise=planewise),
