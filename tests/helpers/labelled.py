@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import stores
 
 from cytopave.engine.omezarr import pyramid
@@ -17,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    import numpy as np
     import pytest
 
 
@@ -54,15 +53,3 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch, *, side: int = 32) -> None:
     monkeypatch.setattr(measurement, "REGION_PIXELS", pixels)
     for module in (refinement, relation, measurement):
         monkeypatch.setattr(module, "LEAST_PIXELS", 2 * pixels)
-
-
-def related(child: np.ndarray, parent: np.ndarray) -> dict[int, tuple[int, float]]:
-    """Each child's parent and the share of it within, by definition."""
-    found = {}
-    for i in np.unique(child[child > 0]).tolist():
-        below = Counter(parent[child == i].tolist())
-        total = below.total()
-        del below[0]
-        best = min(below, key=lambda p: (-below[p], p), default=0)
-        found[i] = (best, below[best] / total)
-    return found

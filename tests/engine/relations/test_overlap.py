@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelled import related
+from related import related
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.relations.overlap import (

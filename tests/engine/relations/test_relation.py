@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import stores
 import zarr
-from labelled import labelled, related, small_blocks
+from labelled import labelled, small_blocks
 from measured import measured
 from refined import refined
+from related import relate_here, related
 from worlds import disks
 
 from cytopave.engine.errors import CorruptError, LabelError, OutputError, StaleTableError, UserError
@@ -26,7 +27,6 @@ from cytopave.engine.tables.read import open_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cytopave.engine.relations.relation import Relation
     from cytopave.engine.relations.report import RelateReport
 
 
@@ -48,15 +48,6 @@ def world(folder: Path, labels: dict[str, np.ndarray], **metadata: Any) -> Path:
     for name in labels:
         measured(image, name)
     return image
-
-
-def relate_here(relation: Relation, *, files: dict[str, Path] | None = None) -> RelateReport:
-    """All stages."""
-    relation.save()
-    for group in range(len(relation.groups)):
-        stages.count_group(relation, group)
-    stages.write_columns(relation, {"version": "0"})
-    return stages.report_relation(relation, files or {}, related=True)
 
 
 def relate(image: Path, **request: Any) -> RelateReport:
