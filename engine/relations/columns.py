@@ -12,19 +12,15 @@ from cytopave.engine.errors import OutputError
 from cytopave.engine.omezarr import ngff, publish
 from cytopave.engine.omezarr.folders import Folder
 from cytopave.engine.tables.layout import create_column
+from cytopave.engine.tables.read import RELATIONS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cytopave.engine.tables.read import Table
-
-RECORD = "relations"
-"""Entry of the table's attribute ``cytopave`` that says where related columns come from."""
-
 
 def known(table: Table) -> dict[str, Any]:
     """What made each related column of a table, by column; of those that are listed."""
-    record = table.made.get(RECORD) or {}
+    record = table.made.get(RELATIONS) or {}
     return {name: record[name] for name in record if name in table.obs}
 
 
@@ -71,7 +67,10 @@ class ColumnWriter:
         with self._writing(), publish.locked(store):
             attributes = dict(ngff.read_attributes(table.folder) or {})
             own = dict(attributes[publish.PROVENANCE])
-            own[RECORD] = {**own.get(RECORD, {}), **{name: dict(made) for name in self._names}}
+            own[RELATIONS] = {
+                **own.get(RELATIONS, {}),
+                **{name: dict(made) for name in self._names},
+            }
             consolidated = self._is_consolidated()
             self._write_attributes("", {**attributes, publish.PROVENANCE: own})
             self._list([*(n for n in self._listed() if n not in self._names), *self._names])

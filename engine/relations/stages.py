@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cytopave.engine.errors import LabelError, StaleTableError
+from cytopave.engine.omezarr.folders import Folder
 from cytopave.engine.reading import TileReader
 from cytopave.engine.relations.columns import ColumnWriter
 from cytopave.engine.relations.overlap import (
@@ -27,6 +28,7 @@ from cytopave.engine.tables.combine import in_chunks, merged
 from cytopave.engine.tables.export import EXPORTS
 from cytopave.engine.tables.fingerprint import is_unchanged
 from cytopave.engine.tables.layout import CHUNK
+from cytopave.engine.tables.planner import relative_place
 from cytopave.engine.tiling import Tile
 
 if TYPE_CHECKING:
@@ -83,12 +85,7 @@ def write_columns(relation: Relation, provenance: Mapping[str, Any]) -> int:
                 f"the labels {side.place} were changed while they were read: run again when "
                 "nothing writes to them, and measure them before (cytopave measure --overwrite)"
             )
-    made = {
-        **provenance,
-        "digest": relation.digest,
-        "child": {"labels": relation.child.place, "fingerprint": relation.child.fingerprint},
-        "parent": {"labels": relation.parent.place, "fingerprint": relation.parent.fingerprint},
-    }
+    made = {**provenance, "digest": relation.digest}
     table, counts = relation.child.table(), [np.empty(0, COUNT)]
     id_name, share_name = relation.child_columns
     writer = ColumnWriter(table, {id_name: _id_type(relation.parent), share_name: np.float64})
@@ -102,7 +99,7 @@ def write_columns(relation: Relation, provenance: Mapping[str, Any]) -> int:
         counts.append(count_children(rows))
     if begin != len(table):
         raise _other_rows(table)
-    writer.finish(made)
+    writer.finish({**made, **_other(relation.parent, table)})
     _write_counts(relation, add_counts(np.concatenate(counts)), made)
     return begin
 
@@ -155,7 +152,13 @@ def _write_counts(relation: Relation, counts: np.ndarray, made: Mapping[str, Any
         writer.write({relation.parent_column: n})
     if found != len(counts):
         raise _other_rows(table)
-    writer.finish(made)
+    writer.finish({**made, **_other(relation.child, table)})
+
+
+def _other(side: Side, table: Table) -> dict[str, str]:
+    """The labels that new columns of a table relate to."""
+    tables = Folder(table.folder.url, table.folder.options) / "tables"
+    return {"labels": relative_place(side.place, tables), "fingerprint": side.fingerprint}
 
 
 def _ids(labels: np.ndarray, side: Side) -> np.ndarray:

@@ -122,7 +122,7 @@ def plan_measurement(
             zarr_format=_format(store, fitting),
         ),
         place=place,
-        region=_relative(place, store / "tables"),
+        region=relative_place(place, store / "tables"),
         made=made if isinstance(made, dict) else None,
         fingerprint=fingerprint,
         root=scratch_root(store.url, scratch) / f"table-{digest[:16]}",
@@ -244,7 +244,7 @@ def _format(store: Folder, image: Image) -> Any:
     return 2 if store.exists(".zgroup") else image.zarr_format
 
 
-def _relative(place: str, tables: Folder) -> str:
+def relative_place(place: str, tables: Folder) -> str:
     """Path of the labels from the group of tables, or their URL where there is no such path.
 
     In Fractal's specification the path is relative to that group, not to the table.

@@ -91,7 +91,7 @@ def test_columns_of_both_tables(tmp_path: Path, version: str, chunks: tuple[int,
         assert [c for c in found.obs if c != "region"] == list(table.obs)
         assert found.obs["label"].tolist() == table.read()["label"].tolist()
     made = open_table(image, "nuclei").made["relations"]["in_cells"]
-    assert made["parent"]["labels"] == f"{image}/labels/cells"
+    assert made["labels"] == "../labels/cells"
     export_csv(open_table(image, "nuclei"), tmp_path / "a.csv")
     assert "in_cells,in_cells_fraction" in (tmp_path / "a.csv").read_text().splitlines()[0]
 
@@ -129,7 +129,7 @@ def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
         stages.write_columns(plan, {})
 
 
-def test_columns_that_are_there(tmp_path: Path) -> None:
+def test_columns_that_are_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     labels = nuclei_and_cells((100, 90))
     image = world(tmp_path, labels, chunks=(32, 32))
     plan = plan_relation(str(image), child="nuclei", parent="cells")
@@ -145,13 +145,33 @@ def test_columns_that_are_there(tmp_path: Path) -> None:
             overwrite=False, export=False
         )
     measured(image, "cells", overwrite=True)
+    with caplog.at_level("WARNING"):
+        assert "in_cells" not in open_table(image, "nuclei").obs
+    assert "the columns in_cells, in_cells_fraction of" in caplog.text
     again = plan_relation(str(image), child="nuclei", parent="cells")
-    with pytest.raises(OutputError, match="has a column 'in_cells' already"):
-        again.check_columns(overwrite=False, export=True)
-    assert not again.check_columns(overwrite=True, export=False)
+    assert not again.check_columns(overwrite=False, export=False)
     relate_here(again)
     sizes = np.bincount(labels["cells"].ravel())
     check(image, labels["nuclei"], np.where(sizes[labels["cells"]] < 200, 0, labels["cells"]))
+
+
+def test_a_copied_store_keeps_its_columns(tmp_path: Path) -> None:
+    labels = nuclei_and_cells((64, 60))
+    image = world(tmp_path, labels, chunks=(32, 32))
+    relate(image)
+    shutil.move(image, tmp_path / "moved.zarr")
+    check(tmp_path / "moved.zarr", labels["nuclei"], labels["cells"])
+
+
+def test_columns_of_other_tools_are_not_replaced_unasked(tmp_path: Path) -> None:
+    image = world(tmp_path, nuclei_and_cells((64, 60)), chunks=(32, 32))
+    relate(image)
+    path = image / "tables" / "cells" / "zarr.json"
+    path.write_text(path.read_text().replace('"relations"', '"others"'))
+    again = plan_relation(str(image), child="nuclei", parent="cells")
+    with pytest.raises(OutputError, match="has a column 'n_nuclei' already"):
+        again.check_columns(overwrite=False, export=True)
+    assert not again.check_columns(overwrite=True, export=False)
 
 
 def test_other_relations_keep_their_columns(tmp_path: Path) -> None:
