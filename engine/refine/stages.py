@@ -15,6 +15,7 @@ import numpy as np
 import zarr
 from zarr.codecs import ZstdCodec
 
+from cytopave.engine.allocator import keep_freed_memory
 from cytopave.engine.errors import OutputError
 from cytopave.engine.pipeline import Pipeline
 from cytopave.engine.refine import Expand, FillHoles, Relabel, fill_holes, selection
@@ -68,6 +69,7 @@ def look(refinement: Refinement, step: int, group: int) -> None:
         CorruptError: A chunk is truncated or damaged.
         LabelError: An id is negative.
     """
+    keep_freed_memory()
     paints = refinement.steps[step].paints
     if isinstance(paints, FillHoles):
         _look_for_atoms(refinement, step, group, planewise=paints.planewise)
@@ -120,6 +122,7 @@ def paint(refinement: Refinement, step: int, group: int) -> int:
         CorruptError: A chunk is truncated or damaged.
         OutputError: The label image cannot be written.
     """
+    keep_freed_memory()
     mark = refinement.folder(step) / "painted" / f"{group}.json"
     final = step == refinement.last
     if mark.exists() and not final:
@@ -129,7 +132,7 @@ def paint(refinement: Refinement, step: int, group: int) -> int:
     source = Source.of(refinement, step)
     tiles = source.tiles(refinement.groups[group], halo=halo)
     reader = source.reader(tiles)
-    gained = 0
+    writer, gained = refinement.target.writer(), 0
 
     def work(tile: Tile, labels: np.ndarray) -> np.ndarray:
         nonlocal gained
@@ -146,7 +149,7 @@ def paint(refinement: Refinement, step: int, group: int) -> int:
 
     def write(tile: Tile, labels: np.ndarray) -> None:
         if final:
-            refinement.target.write(refinement.blocks[tile.index], labels)
+            writer.write(refinement.blocks[tile.index], labels)
             return
         array = zarr.open_array(str(refinement.folder(step) / "labels"), mode="r+")
         where: Any = tile.core.slices
@@ -176,7 +179,7 @@ def publish(refinement: Refinement, provenance: Mapping[str, Any]) -> RefineRepo
     made = report(refinement)
     # What tells that an image has labels already holds for the refined ones too.
     known = {k: v for k, v in (refinement.made or {}).items() if k in ("fingerprint", "missing")}
-    refinement.target.finish()
+    refinement.target.writer().finish()
     refinement.target.publish(
         {
             **provenance,
