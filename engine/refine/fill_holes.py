@@ -155,8 +155,7 @@ class _Joined:
             stride = int(np.prod(counts[axis + 1 :]))
             if place[axis]:
                 before = self._faces.pop((axis, block - stride))
-                both = np.stack([before.ravel(), faces[2 * i].ravel()], axis=1)
-                found.append(np.unique(both, axis=0))
+                found.append(_distinct(before.ravel(), faces[2 * i].ravel()))
             if place[axis] + 1 < counts[axis]:
                 self._faces[axis, block] = faces[2 * i + 1]
         return found
@@ -189,3 +188,10 @@ class _Joined:
 
 def _both(atoms: Atoms) -> list[np.ndarray]:
     return [face for faces in atoms.faces for face in faces]
+
+
+def _distinct(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Pairs of numbers that lie side by side, each once."""
+    change = (a[1:] != a[:-1]) | (b[1:] != b[:-1])  # most come in runs
+    both = np.stack([a, b], axis=1)[np.concatenate([[True], change])]
+    return np.asarray(np.unique(both, axis=0))

@@ -68,13 +68,7 @@ def plan_refinement(
     given = (ngff.read_attributes(found.folder) or {}).get(publish.PROVENANCE)
     made = given if isinstance(given, dict) else None
     fingerprint = label_fingerprint(found, made)
-    facts = {
-        "code": CODE_VERSION,
-        "labels": fingerprint,
-        "files": found.fingerprint(),
-        "operations": [operation.model_dump(mode="json") for operation in operations],
-    }
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    digest = _digest(found, fingerprint, operations)
     target = label_target(
         found,
         name=name or f"{place.rsplit('/', 1)[-1].removesuffix('.zarr')}-refined",
@@ -85,7 +79,8 @@ def plan_refinement(
     )
     if inside:
         target = target.model_copy(update={"source": "../../"})
-    return Refinement(
+    root = scratch_root(target.url, scratch)
+    plan = Refinement(
         digest=digest,
         labels=found,
         place=place,
@@ -93,8 +88,33 @@ def plan_refinement(
         made=made,
         steps=cut_into_steps(operations),
         target=target,
-        root=scratch_root(target.url, scratch) / f"refine-{digest[:16]}",
+        root=root / f"refine-{digest[:16]}",
     )
+    return _interrupted(plan, root) or plan
+
+
+def _digest(labels: Image, fingerprint: str, operations: Sequence[Operation]) -> str:
+    facts = {
+        "code": CODE_VERSION,
+        "labels": fingerprint,
+        "files": labels.fingerprint(),
+        "operations": [operation.model_dump(mode="json") for operation in operations],
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _interrupted(plan: Refinement, root: Path) -> Refinement | None:
+    """The same refinement of labels in their own place, killed once its result had come there.
+
+    Otherwise the same command would refine its own result once more.
+    """
+    if str(plan.target.published) != plan.place or not plan.made:
+        return None
+    for path in (root / f"refine-{str(plan.made.get('digest'))[:16]}").glob("*.json"):
+        before = Refinement.load(str(path))
+        if before.steps == plan.steps and before.place == plan.place and before.interrupted:
+            return before
+    return None
 
 
 def _check_labels(labels: Image) -> None:

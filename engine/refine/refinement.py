@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cytopave.engine.lazy import grouped
-from cytopave.engine.omezarr import pyramid
+from cytopave.engine.omezarr import publish, pyramid
 from cytopave.engine.omezarr.image import Image
 from cytopave.engine.omezarr.labels import LabelTarget
 from cytopave.engine.refine import Expand, FillHoles, Operation, Relabel
@@ -109,9 +109,25 @@ class Refinement(BaseModel):
         """Number of the step that writes the result: one of its own after a selection."""
         return len(self.steps) - bool(self.steps[-1].paints)
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the result is in its place, and the run was killed right after it came there."""
+        if self.ended.exists() or publish.digest_of(self.target.published) != self.digest:
+            return False
+        return all(self.painted(self.last, g).exists() for g in range(len(self.groups)))
+
+    @property
+    def ended(self) -> Path:
+        """The file that a run leaves when it has published."""
+        return self.root / "step-0" / "published"
+
     def folder(self, step: int) -> Path:
         """What a step leaves."""
         return self.root / f"step-{step}"
+
+    def painted(self, step: int, group: int) -> Path:
+        """What says that a group of blocks is painted, and how many pixels objects gained."""
+        return self.folder(step) / "painted" / f"{group}.json"
 
     def save(self) -> str:
         """Write the refinement into its scratch folder; returns the path."""

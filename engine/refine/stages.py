@@ -51,6 +51,8 @@ class Phase(NamedTuple):
 
 def phases(refinement: Refinement) -> Iterator[Phase]:
     """All that has to be done before publication, in order."""
+    if refinement.interrupted:
+        return
     for number, step in enumerate(refinement.steps):
         if step.looks:
             yield Phase(number, "look", f"look: {step.name}")
@@ -123,7 +125,7 @@ def paint(refinement: Refinement, step: int, group: int) -> int:
         OutputError: The label image cannot be written.
     """
     keep_freed_memory()
-    mark = refinement.folder(step) / "painted" / f"{group}.json"
+    mark = refinement.painted(step, group)
     final = step == refinement.last
     if mark.exists() and not final:
         return int(json.loads(mark.read_bytes()))
@@ -171,7 +173,7 @@ def publish(refinement: Refinement, provenance: Mapping[str, Any]) -> RefineRepo
         OutputError: The name was taken, or the labels changed, meanwhile.
         CorruptError: What was written is not valid OME-Zarr.
     """
-    if not is_unchanged(refinement.labels, refinement.fingerprint):
+    if not refinement.interrupted and not is_unchanged(refinement.labels, refinement.fingerprint):
         raise OutputError(
             f"the labels {refinement.place} were changed while they were refined: run again when "
             "nothing writes to them"
@@ -179,7 +181,8 @@ def publish(refinement: Refinement, provenance: Mapping[str, Any]) -> RefineRepo
     made = report(refinement)
     # What tells that an image has labels already holds for the refined ones too.
     known = {k: v for k, v in (refinement.made or {}).items() if k in ("fingerprint", "missing")}
-    refinement.target.writer().finish()
+    if not refinement.interrupted:
+        refinement.target.writer().finish()
     refinement.target.publish(
         {
             **provenance,
@@ -195,6 +198,7 @@ def publish(refinement: Refinement, provenance: Mapping[str, Any]) -> RefineRepo
             },
         }
     )
+    write_bytes(refinement.ended, b"")
     return made
 
 
@@ -205,7 +209,7 @@ def report(refinement: Refinement) -> RefineReport:
     for number, step in enumerate(refinement.steps):
         folder = refinement.folder(number)
         if step.paints:
-            marks = [folder / "painted" / f"{g}.json" for g in range(len(refinement.groups))]
+            marks = [refinement.painted(number, g) for g in range(len(refinement.groups))]
             gained = sum(int(json.loads(mark.read_bytes())) for mark in marks)
             done.append(_done(step.operations[0], gained, "pixels gained"))
             continue

@@ -224,6 +224,38 @@ def test_in_place_only_when_asked_and_the_table_is_stale_then(tmp_path: Path) ->
     assert labels_of(image, "cells").max() == len(np.unique(wanted)) - 1
 
 
+def test_killed_right_after_labels_were_replaced(tmp_path: Path) -> None:
+    """The same command completes that run, and does not refine what it made once more."""
+    labels = cells((70, 60))
+    image = labelled(tmp_path / "a.zarr", {"cells": labels}, chunks=(32, 32))
+    request: dict[str, Any] = {"labels": "cells", "name": "cells", "overwrite": True}
+    plan = plan_refinement(str(image), [Expand(distance=2)], **request)
+    first = refine_here(plan)
+    wanted = at_once(labels, [Expand(distance=2)], (1, 1))
+    plan.ended.unlink()
+    again = plan_refinement(str(image), [Expand(distance=2)], **request)
+    assert again == plan
+    assert refine_here(again) == first
+    np.testing.assert_array_equal(labels_of(image, "cells"), wanted)
+    # Of a run that ended, the result is what is refined next.
+    other = plan_refinement(str(image), [Expand(distance=2)], **request)
+    assert other.digest != plan.digest
+    refine_here(other)
+    np.testing.assert_array_equal(
+        labels_of(image, "cells"), at_once(wanted, [Expand(distance=2)], (1, 1))
+    )
+
+
+def test_made_once_more_when_asked(tmp_path: Path) -> None:
+    labels = cells((70, 60))
+    image = labelled(tmp_path / "a.zarr", {"cells": labels}, chunks=(32, 32))
+    plan = plan_refinement(str(image), [Relabel()], labels="cells", name="clean")
+    first = refine_here(plan)
+    shutil.rmtree(plan.root)
+    again = plan_refinement(str(image), [Relabel()], labels="cells", name="clean", overwrite=True)
+    assert refine_here(again) == first
+
+
 def test_what_is_finished_is_not_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
