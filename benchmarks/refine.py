@@ -49,7 +49,8 @@ def main() -> None:
 
 def side(objects: int) -> int:
     """Groups of objects in a row."""
-    return round((objects / 4) ** 0.5)
+    number: int = round((objects / 4) ** 0.5)
+    return number
 
 
 def run(folder: Path, objects: int) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def planned(folder: Path) -> Refinement:
     from cytopave.engine.refine import ClearBorder, Expand, FillHoles, Relabel
     from cytopave.engine.refine.planner import plan_refinement
 
-    operations = [FillHoles(), ClearBorder(margin=6), Expand(distance=3), Relabel()]
+    operations: list[Any] = [FillHoles(), ClearBorder(margin=6), Expand(distance=3), Relabel()]
     return plan_refinement(
         str(folder / "labels.zarr"), operations, scratch=folder / "scratch", name="refined"
     )

@@ -42,7 +42,7 @@ def make_labels(image: str, dies_after: int | None) -> None:
 def refine_and_relate(image: str, dies_after: int | None) -> None:
     """Refine the labels ``nuclei`` into ``cells``; then measure these and relate the two."""
     _die(dies_after)
-    operations = [FillHoles(), RemoveSmall(size=20), Expand(distance=3), Relabel()]
+    operations: list[Any] = [FillHoles(), RemoveSmall(size=20), Expand(distance=3), Relabel()]
     if "cells" not in listed_names(Folder(image) / "labels"):
         refine_here(plan_refinement(image, operations, labels="nuclei", name="cells"))
     measurement = plan_measurement(image, labels="cells")

@@ -12,6 +12,7 @@ import dying
 import numpy as np
 import stores
 from labelled import labelled
+from measured import measured
 from refined import filled
 from related import related
 from runs import labels_of
@@ -99,7 +100,7 @@ def test_killed_at_any_step(folder: Path) -> None:
         child.join()
         return child.exitcode
 
-    dying.measure_here(dying.plan_measurement(str(image), labels="nuclei"))
+    measured(image, "nuclei")
     begin = folder / "begin.zarr"
     shutil.copytree(image, begin)
     assert run(None) == 0

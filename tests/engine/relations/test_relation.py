@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anndata
+import fsspec
 import numpy as np
 import pytest
 import stores
@@ -18,7 +20,7 @@ from related import relate_here, related
 from worlds import disks
 
 from cytopave.engine.errors import CorruptError, LabelError, OutputError, StaleTableError, UserError
-from cytopave.engine.refine import Relabel, RemoveSmall
+from cytopave.engine.refine import Expand, Relabel, RemoveSmall
 from cytopave.engine.relations import stages
 from cytopave.engine.relations.planner import plan_relation
 from cytopave.engine.tables.export import export_csv
@@ -161,6 +163,26 @@ def test_a_copied_store_keeps_its_columns(tmp_path: Path) -> None:
     relate(image)
     shutil.move(image, tmp_path / "moved.zarr")
     check(tmp_path / "moved.zarr", labels["nuclei"], labels["cells"])
+
+
+def test_a_remote_store(tmp_path: Path) -> None:
+    """Labels refined, measured and related where there are neither folders nor locks."""
+    nuclei = nuclei_and_cells((64, 60))["nuclei"]
+    local = labelled(tmp_path / "image.zarr", {"nuclei": nuclei}, chunks=(32, 32))
+    image = f"memory://{uuid.uuid4().hex}/image.zarr"
+    system, path = fsspec.url_to_fs(image)
+    system.put(str(local), path, recursive=True)
+    scratch = tmp_path / "scratch"
+    operations: list[Any] = [Expand(distance=2), Relabel()]
+    refined(image, operations, labels="nuclei", name="cells", scratch=scratch)
+    for name in ("nuclei", "cells"):
+        measured(image, name, scratch=scratch)
+    plan = plan_relation(image, child="nuclei", parent="cells", scratch=scratch)
+    assert relate_here(plan).n_without_parent == 0
+    assert plan.check_columns(overwrite=False, export=True)
+    table = open_table(image, "nuclei").read()
+    assert sorted(table["in_cells"]) == list(range(1, len(np.unique(nuclei))))
+    assert set(table["in_cells_fraction"]) == {1.0}
 
 
 def test_columns_of_other_tools_are_not_replaced_unasked(tmp_path: Path) -> None:
