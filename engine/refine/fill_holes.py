@@ -111,18 +111,20 @@ class _Joined:
         self._begin = [0]
         self._part: np.ndarray | None = None
         nodes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        edges = [np.zeros((0, 2), np.int64)]
+        edges = [np.zeros((0, 2), np.int32)]
         self._faces: dict[tuple[int, int], np.ndarray] = {}
-        seams = [np.zeros((0, 2), np.int64)]
+        seams = [np.zeros((0, 2), np.int32)]
         for block, place in enumerate(itertools.product(*map(range, counts))):
             atoms = load(block)
             kept, numbers = self._kept(atoms), self.atoms_of(block, atoms)
-            nodes.append((atoms.labels[kept], atoms.ends[kept], atoms.sizes[kept]))
-            edges.append(numbers[atoms.edges[kept[atoms.edges].all(axis=1)]])
+            sizes = atoms.sizes[:0] if bare else atoms.sizes
+            nodes.append((atoms.labels[kept], atoms.ends[kept], sizes))
+            edges.append(_small(numbers[atoms.edges[kept[atoms.edges].all(axis=1)]]))
             seams += self._meet(block, place, counts, axes, [numbers[f] for f in _both(atoms)])
             self._begin.append(self._begin[-1] + int(kept.sum()))
-        labels, ends, sizes = (np.concatenate(part) for part in zip(*nodes, strict=True))
-        self.graph = self._graph(labels, ends, sizes, np.concatenate(edges), np.concatenate(seams))
+        labels, ends, pixels = (np.concatenate(part) for part in zip(*nodes, strict=True))
+        del nodes
+        self.graph = self._graph(labels, ends, pixels, edges, seams)
 
     def atoms_of(self, block: int, atoms: Atoms) -> np.ndarray:
         """Numbers of a block's atoms in the graph; -1 for those that were left out.
@@ -165,10 +167,11 @@ class _Joined:
         labels: np.ndarray,
         ends: np.ndarray,
         sizes: np.ndarray,
-        edges: np.ndarray,
-        seams: np.ndarray,
+        inner: list[np.ndarray],
+        across: list[np.ndarray],
     ) -> Graph:
-        """Join the atoms that a seam cut."""
+        """Join the atoms that a seam cut; ``inner`` is emptied, for it is large."""
+        seams = np.concatenate(across)
         cut = labels[seams[:, 0]] == labels[seams[:, 1]]
         same, n = seams[cut], len(labels)
         matrix = coo_array((np.ones(len(same), bool), (same[:, 0], same[:, 1])), shape=(n, n))
@@ -178,10 +181,13 @@ class _Joined:
         joined[part] = labels
         reach = np.zeros(m, bool)
         reach[part[ends]] = True
+        inner.append(seams[~cut])
+        edges = part[np.concatenate(inner)]
+        inner.clear()
         return Graph(
             labels=joined,
             ends=reach,
-            edges=part[np.concatenate([edges, seams[~cut]])],
+            edges=edges,
             sizes=None if self._bare else np.bincount(part, sizes, minlength=m),
         )
 
@@ -194,4 +200,10 @@ def _distinct(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Pairs of numbers that lie side by side, each once."""
     change = (a[1:] != a[:-1]) | (b[1:] != b[:-1])  # most come in runs
     both = np.stack([a, b], axis=1)[np.concatenate([[True], change])]
-    return np.asarray(np.unique(both, axis=0))
+    return _small(np.unique(both, axis=0))
+
+
+def _small(numbers: np.ndarray) -> np.ndarray:
+    """Numbers of atoms in half the memory, as long as that is possible."""
+    fits = numbers.max(initial=0) <= np.iinfo(np.int32).max
+    return numbers.astype(np.int32) if fits else numbers
