@@ -20,9 +20,10 @@ import numpy as np
 from scipy.sparse import coo_array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _NONE: frozenset[int] = frozenset()
+_AT_ONCE = 1 << 20  # contacts
 
 
 @dataclass(frozen=True)
@@ -90,26 +91,42 @@ def _reached_twice(graph: Graph, begin: np.ndarray, neighbours: np.ndarray) -> n
     seen = np.zeros(len(safe), np.uint64)  # the one object that was found beside an atom
     front = np.flatnonzero(safe)
     while len(front):
-        count = begin[front + 1] - begin[front]
-        source = np.repeat(front, count)
-        step = np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count)
-        target = neighbours[begin[source] + step]
-        waiting = ~safe[target]
-        target, through = target[waiting], graph.labels[source[waiting]]
-        order = np.lexsort((through, target))
-        target, through = target[order], through[order]
-        first = np.flatnonzero(np.diff(target, prepend=-1))
-        if not len(first):
-            break
-        found = target[first]
-        lowest = through[first]
-        highest = through[np.append(first[1:], len(through)) - 1]
-        before = seen[found]
-        sure = (lowest == 0) | (lowest != highest) | ((before > 0) & (before != lowest))
-        seen[found[~sure]] = lowest[~sure]
-        front = found[sure]
-        safe[front] = True
+        found = [np.zeros(0, np.int64)]
+        for source, target in _contacts(front, begin, neighbours):
+            waiting = ~safe[target]
+            sure = _sure(target[waiting], graph.labels[source[waiting]], seen)
+            safe[sure] = True
+            found.append(sure)
+        front = np.concatenate(found)
     return safe
+
+
+def _contacts(
+    front: np.ndarray, begin: np.ndarray, neighbours: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Atoms of a front and what they touch, pair by pair, some at a time."""
+    stop = np.cumsum(begin[front + 1] - begin[front])
+    for first in range(0, int(stop[-1]), _AT_ONCE):
+        pair = np.arange(first, min(first + _AT_ONCE, int(stop[-1])))
+        which = np.searchsorted(stop, pair, side="right")
+        source = front[which]
+        yield source, neighbours[begin[source + 1] - (stop[which] - pair)]
+
+
+def _sure(target: np.ndarray, through: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Atoms that are reached through background, or a second object; first ones are noted."""
+    order = np.lexsort((through, target))
+    target, through = target[order], through[order]
+    first = np.flatnonzero(np.diff(target, prepend=-1))
+    if not len(first):
+        return first
+    found = target[first]
+    lowest = through[first]
+    highest = through[np.append(first[1:], len(through)) - 1]
+    before = seen[found]
+    sure = (lowest == 0) | (lowest != highest) | ((before > 0) & (before != lowest))
+    seen[found[~sure]] = lowest[~sure]
+    return np.asarray(found[sure], np.int64)
 
 
 def _solve(around: dict[int, list[int]], label: dict[int, int]) -> dict[int, frozenset[int]]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from refined import filled
 
 from cytopave.engine.boxes import Box
-from cytopave.engine.refine import fill_holes
+from cytopave.engine.refine import enclosed, fill_holes
 from cytopave.engine.refine.atoms import find_atoms
 from cytopave.engine.scratch.archive import Archive, write_archive
 
@@ -92,8 +92,10 @@ def test_two_half_rings_enclose_together_and_fill_nothing() -> None:
     np.testing.assert_array_equal(filled(labels), labels)
 
 
-def test_cells_within_a_ring() -> None:
+@pytest.mark.parametrize("at_once", [5, 1 << 20])
+def test_cells_within_a_ring(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many that touch each other, and the gaps between them: all of it is in the ring."""
+    monkeypatch.setattr(enclosed, "_AT_ONCE", at_once)
     labels = rings(55)
     y, x = np.indices(labels.shape)
     inside = np.hypot(y - 60, x - 60) < 50
