@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from cytopave.engine.omezarr.folders import PART, Folder
 from cytopave.engine.planning.plan import Plan
+from cytopave.engine.refine.refinement import Refinement
 from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER, is_occupied, remove_unoccupied
 from cytopave.engine.search import places
 from cytopave.engine.tables.measurement import Measurement
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
 
 Kind = Literal["scratch", "unpublished", "replaced", "partial file"]
 
-_SCRATCH_NAME = re.compile(r"(table-)?[0-9a-f]{16}")
+_SCRATCH_NAME = re.compile(r"(table-|refine-|relate-)?[0-9a-f]{16}")
 _SCRATCH_HOLDS = re.compile(
-    r"plans|claims|tiles|results|left-out|parts|merge-.*|table-[0-9a-f]{16}|[0-9a-f]{16}\.json"
+    r"plans|claims|tiles|results|left-out|parts|step-\d+|merge-.*|table-[0-9a-f]{16}|"
+    r"[0-9a-f]{16}\.json"
 )
 _STAGING = re.compile(r"\.(.+)\.[0-9a-f]{8}\.staging")
 _REPLACED = re.compile(r"\.(.+)\.replaced")
@@ -125,9 +127,10 @@ def _scratch_folders(parent: Path) -> list[Path]:
 
 def _stagings(root: Path) -> Iterator[str]:
     """The unpublished label images and tables that the runs of a scratch folder make."""
-    kinds: tuple[tuple[str, type[Plan | Measurement]], ...] = (
+    kinds: tuple[tuple[str, type[Plan | Measurement | Refinement]], ...] = (
         ("plans/*.json", Plan),
         ("*.json", Measurement),
+        ("*.json", Refinement),
         ("table-*/*.json", Measurement),
     )
     for pattern, kind in kinds:

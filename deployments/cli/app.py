@@ -19,6 +19,8 @@ from cytopave.deployments.cli.measure import measure
 from cytopave.deployments.cli.merge import merge
 from cytopave.deployments.cli.plan import plan
 from cytopave.deployments.cli.probe import probe
+from cytopave.deployments.cli.refine import refine
+from cytopave.deployments.cli.relate import relate
 from cytopave.deployments.cli.report import report
 from cytopave.deployments.cli.segment import segment
 from cytopave.deployments.cli.sweep import sweep
@@ -41,7 +43,10 @@ app = App(
     default_parameter=Parameter(negative=()),
     suppress_keyboard_interrupt=False,
 )
-for _command in (probe, plan, segment, sweep, measure, merge, atlas, convert, report, demo):
+_COMMANDS = (
+    *(probe, plan, segment, sweep, measure, merge, refine, relate, atlas, convert, report, demo),
+)
+for _command in _COMMANDS:
     app.command(_command)
 
 

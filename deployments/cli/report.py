@@ -94,6 +94,11 @@ def find_labels(place: str, name: str) -> tuple[str, dict[str, Any]]:
     made = attributes.get(PROVENANCE)
     if not isinstance(made, dict) or "n_objects" not in made:
         raise OutputError(f"the label image {name!r} in {store} was not made by cytopave")
+    if "refined" in made:
+        raise OutputError(
+            f"the label image {name!r} in {store} was refined, and reports are of a segmentation: "
+            f"name the labels that it was made from ({made['refined']['labels']})"
+        )
     return f"{store}/labels/{name}", made
 
 

@@ -141,7 +141,7 @@ def publish(
     """
     group = store / shelf
     target, aside = group / name, group / f".{name}.replaced"
-    with _locked(store):
+    with locked(store):
         _sweep(group)
         _sweep(store)
         if staging.exists():
@@ -246,7 +246,8 @@ def _metadata_of(store: Folder, path: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _locked(store: Folder) -> Iterator[None]:
+def locked(store: Folder) -> Iterator[None]:
+    """Be the only one who changes lists and attributes in a local store."""
     if store.local is None:
         yield
         return

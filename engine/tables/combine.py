@@ -13,7 +13,7 @@ from cytopave.engine.tables.hulls import POINT, convex_pixels, join_rows
 from cytopave.engine.tables.moments import first_of_each, pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 _SAMPLES = 1 << 20  # keys that are looked at to cut a run into ranges
@@ -90,18 +90,25 @@ def load_rows(path: Path) -> np.ndarray:
         ) from error
 
 
-def merged(paths: Sequence[Path], hulls: Sequence[Path], *, at_once: int) -> Iterator[np.ndarray]:
+def merged(
+    paths: Sequence[Path],
+    *,
+    at_once: int,
+    join: Callable[..., np.ndarray] = combine,
+    beside: Sequence[Path] = (),
+) -> Iterator[np.ndarray]:
     """The joined rows of many files, a range of times and ids at a time.
 
     Memory does not grow with the number of rows: a range holds about ``at_once`` of them.
 
     Args:
         paths: Files of one sorted array of rows each.
-        hulls: Files of the same parts' rows of pixels, or none of stacks.
         at_once: Rows to have in memory.
+        join: Joins rows of the same time and id, of whatever type the files hold.
+        beside: Files of the same parts' rows of pixels, or none; ``join`` takes these second.
 
     Yields:
-        What `whole` gives for all rows together, cut anywhere between two objects.
+        What ``join`` gives for all rows together, cut anywhere between two objects.
 
     Raises:
         CorruptError: A file is missing or damaged.
@@ -110,9 +117,12 @@ def merged(paths: Sequence[Path], hulls: Sequence[Path], *, at_once: int) -> Ite
     edges, spans = _ranges([paths[i] for i in some], at_once)
     for low, high in pairwise(edges):
         inside = [i for i, (a, b) in zip(some, spans, strict=True) if a < high and low <= b]
-        rows = [_between(paths[i], low, high) for i in inside]
-        points = [_between(hulls[i], low, high) for i in inside] if hulls else []
-        yield whole(np.concatenate(rows), np.concatenate([np.empty(0, POINT), *points]))
+        rows = np.concatenate([_between(paths[i], low, high) for i in inside])
+        if beside:
+            points = [_between(beside[i], low, high) for i in inside]
+            yield join(rows, np.concatenate([np.empty(0, POINT), *points]))
+        else:
+            yield join(rows)
 
 
 def in_chunks(parts: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:

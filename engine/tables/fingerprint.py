@@ -6,10 +6,23 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from cytopave.engine.errors import UserError
+from cytopave.engine.omezarr import ngff
+from cytopave.engine.omezarr.publish import PROVENANCE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cytopave.engine.omezarr.image import Image
+
+
+def is_unchanged(labels: Image, fingerprint: str) -> bool:
+    """Whether labels are still there, and those that had a fingerprint."""
+    try:
+        made = (ngff.read_attributes(labels.folder) or {}).get(PROVENANCE)
+        return label_fingerprint(labels, made if isinstance(made, dict) else None) == fingerprint
+    except (OSError, UserError):
+        return False
 
 
 def label_fingerprint(labels: Image, made: Mapping[str, Any] | None) -> str:

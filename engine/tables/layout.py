@@ -14,13 +14,13 @@ import zarr
 from numcodecs import Blosc
 from zarr.codecs import ZstdCodec
 
+from cytopave.engine.omezarr.folders import Folder
 from cytopave.engine.omezarr.publish import write_group
 from cytopave.engine.tables.columns import INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cytopave.engine.omezarr.folders import Folder
     from cytopave.engine.tables.columns import Schema
 
 CHUNK = 1 << 16
@@ -134,23 +134,45 @@ class TableWriter:
     def _array(
         self, path: str, shape: tuple[int, ...], dtype: Any, attributes: Mapping[str, Any]
     ) -> zarr.Array[Any]:
-        v3 = self._format == 3
-        text = dtype is str
-        # Rooted at the array itself: zarr would make a group of every folder above it.
-        url, options = self._at(path).address
-        return zarr.create_array(
-            url,
-            shape=shape,
-            dtype=dtype,
-            chunks=tuple(max(1, min(n, CHUNK)) for n in shape),
-            compressors=ZstdCodec(level=1) if v3 else Blosc(cname="zstd", clevel=1),
-            fill_value="" if text else np.zeros((), dtype).item(),
-            zarr_format=self._format,
-            attributes=dict(attributes),
-            chunk_key_encoding={"name": "default" if v3 else "v2", "separator": "/"},
-            storage_options=options or None,
-            config={"write_empty_chunks": False},
-        )
+        return _create(self._at(path), shape, dtype, attributes, self._format)
+
+
+def create_column(folder: Folder, rows: int, dtype: np.dtype[Any]) -> zarr.Array[Any]:
+    """An empty column of numbers for a table that is there, in the table's own zarr format.
+
+    Args:
+        folder: The column's own, in the group ``obs``; what is there is replaced.
+        rows: Rows of the table.
+        dtype: Type of the numbers.
+    """
+    folder.remove()
+    above = Folder(folder.url, folder.options, folder.path.rpartition("/")[0])
+    return _create(folder, (rows,), dtype, _ARRAY, 3 if above.exists("zarr.json") else 2)
+
+
+def _create(
+    folder: Folder,
+    shape: tuple[int, ...],
+    dtype: Any,
+    attributes: Mapping[str, Any],
+    zarr_format: Any,
+) -> zarr.Array[Any]:
+    v3 = zarr_format == 3
+    # Rooted at the array itself: zarr would make a group of every folder above it.
+    url, options = folder.address
+    return zarr.create_array(
+        url,
+        shape=shape,
+        dtype=dtype,
+        chunks=tuple(max(1, min(n, CHUNK)) for n in shape),
+        compressors=ZstdCodec(level=1) if v3 else Blosc(cname="zstd", clevel=1),
+        fill_value="" if dtype is str else np.zeros((), dtype).item(),
+        zarr_format=zarr_format,
+        attributes=dict(attributes),
+        chunk_key_encoding={"name": "default" if v3 else "v2", "separator": "/"},
+        storage_options=options or None,
+        config={"write_empty_chunks": False},
+    )
 
 
 def _path(name: str) -> str:

@@ -99,8 +99,7 @@ class Measurement(BaseModel):
     def blocks(self, region: Box) -> Lazy[Box]:
         """The parts of a region that are in memory at once."""
         pixels = BLOCK_BYTES // _pixel_bytes(self.image, max(1, len(self.channels)))
-        chunk = _halved(_chunk(self.labels), pixels)
-        return region.blocks(_grown(chunk, chunk, self.labels.spatial_shape, pixels))
+        return region.blocks(block_shape(self.labels, pixels))
 
     def part(self, region: int) -> Path:
         """Where the sums of a region lie once they are taken; other regions have another place."""
@@ -171,6 +170,12 @@ def region_shape(image: Image, labels: Image) -> tuple[int, ...]:
     common = tuple(min(math.lcm(a, b), n) for a, b, n in both)
     step = common if math.prod(common) <= MOST_PIXELS else chunk
     return _grown(step, step, shape, REGION_PIXELS)
+
+
+def block_shape(labels: Image, pixels: int) -> tuple[int, ...]:
+    """Shape of a block of at most so many pixels: whole chunks of labels, if one has no more."""
+    chunk = _halved(_chunk(labels), pixels)
+    return _grown(chunk, chunk, labels.spatial_shape, pixels)
 
 
 def _chunk(labels: Image) -> tuple[int, ...]:

@@ -94,10 +94,10 @@ def plan_measurement(
     """
     source = open_image(image, level=level or 0, axes=axes)
     place = find_labels(source, labels)
-    found = _open_labels(place, source)
-    fitting = _fitting(source, found, level)
+    found = open_label_image(place, source)
+    fitting = fitting_level(source, found, level)
     picked = fitting.channel_indices(channels)
-    store = _store(fitting, place, output)
+    store = table_store(fitting, place, output)
     if name is None:
         name = place.rsplit("/", 1)[-1].removesuffix(".zarr")
     made = (ngff.read_attributes(found.folder) or {}).get(publish.PROVENANCE)
@@ -124,7 +124,7 @@ def plan_measurement(
             zarr_format=_format(store, fitting),
         ),
         place=place,
-        region=_relative(place, store / "tables"),
+        region=relative_place(place, store / "tables"),
         made=made if isinstance(made, dict) else None,
         fingerprint=fingerprint,
         root=scratch_root(store.url, scratch) / f"table-{digest[:16]}",
@@ -159,7 +159,7 @@ def find_labels(image: Image, labels: str) -> str:
     raise AssertionError
 
 
-def _open_labels(place: str, image: Image) -> Image:
+def open_label_image(place: str, image: Image) -> Image:
     """Level 0 of labels, with axes that are the image's without channels.
 
     Raises:
@@ -182,7 +182,7 @@ def _open_labels(place: str, image: Image) -> Image:
     return found
 
 
-def _fitting(image: Image, labels: Image, level: int | None) -> Image:
+def fitting_level(image: Image, labels: Image, level: int | None) -> Image:
     """The image at the level that has the labels' pixels.
 
     Raises:
@@ -220,7 +220,7 @@ def _placed(image: Image, labels: Image) -> Image:
     return replace(image, **facts)
 
 
-def _store(image: Image, place: str, output: str | None) -> Folder:
+def table_store(image: Image, place: str, output: str | None) -> Folder:
     """The store that gets the table.
 
     Raises:
@@ -246,7 +246,7 @@ def _format(store: Folder, image: Image) -> Any:
     return 2 if store.exists(".zgroup") else image.zarr_format
 
 
-def _relative(place: str, tables: Folder) -> str:
+def relative_place(place: str, tables: Folder) -> str:
     """Path of the labels from the group of tables, or their URL where there is no such path.
 
     In Fractal's specification the path is relative to that group, not to the table.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,17 @@ from cytopave.engine.errors import ImageError, OutputError, StaleTableError
 from cytopave.engine.omezarr import ngff, publish
 from cytopave.engine.omezarr.folders import Folder, absolute
 from cytopave.engine.omezarr.image import open_image
-from cytopave.engine.tables.fingerprint import label_fingerprint
+from cytopave.engine.tables.fingerprint import is_unchanged, label_fingerprint
 from cytopave.engine.tables.layout import CHUNK, REGION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+
+logger = logging.getLogger(__name__)
+
+RELATIONS = "relations"
+"""Entry of the attribute ``cytopave`` that says which labels columns of a table relate to."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +124,8 @@ def open_table(
     Raises:
         OutputError: The store lists no table of that name, or cytopave did not write it.
         StaleTableError: The labels that it describes have changed or are gone.
+
+    Columns that relate to other labels are left out, with a warning, where those have changed.
     """
     root = Folder(absolute(store), dict(storage_options or {}))
     names = publish.listed_names(root / "tables")
@@ -130,19 +139,40 @@ def open_table(
         raise OutputError(
             f"the table {name!r} in {root} was not made by cytopave: open it with anndata"
         )
-    _check_labels(folder, _labels_of(root, attributes), made)
+    _check_labels(folder, _labels_at(root, str(attributes["region"]["path"])), made)
     frame = ngff.read_attributes(folder / "obs") or {}
+    left_out = {REGION, *_stale_columns(root, folder, made)}
     return Table(
         folder=folder,
         attributes=attributes,
-        obs=tuple(n for n in frame["column-order"] if n != REGION),
+        obs=tuple(n for n in frame["column-order"] if n not in left_out),
         features=tuple(map(str, np.asarray((folder / "var" / "_index").array()[:]))),
     )
 
 
-def _labels_of(root: Folder, attributes: Mapping[str, Any]) -> str:
-    """URL of the labels: by their place in the store where they are in it; it may have moved."""
-    path = str(attributes["region"]["path"])
+def _stale_columns(root: Folder, table: Folder, made: Mapping[str, Any]) -> list[str]:
+    """Columns that relate to labels which are no longer what they were."""
+    stale = []
+    for name, relation in made.get(RELATIONS, {}).items():
+        try:
+            other = open_image(_labels_at(root, relation["labels"]), storage_options=root.options)
+            unchanged = is_unchanged(other, relation["fingerprint"])
+        except ImageError:
+            unchanged = False
+        if not unchanged:
+            stale.append(name)
+    if stale:
+        logger.warning(
+            "the columns %s of %s are left out, for they relate to labels that have changed since: "
+            "relate them again (cytopave relate)",
+            ", ".join(stale),
+            table,
+        )
+    return stale
+
+
+def _labels_at(root: Folder, path: str) -> str:
+    """URL of labels: by their place in the store where they are in it; it may have moved."""
     if root.local and "://" not in path:
         return os.path.normpath(root.local / "tables" / path)
     return f"{root.url}{path.removeprefix('..')}" if path.startswith("../") else path

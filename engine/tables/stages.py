@@ -12,7 +12,7 @@ import numpy as np
 from cytopave.engine.errors import StaleTableError
 from cytopave.engine.reading import TileReader
 from cytopave.engine.scratch.archive import write_array
-from cytopave.engine.tables.combine import combine, in_chunks, load_rows, merged
+from cytopave.engine.tables.combine import combine, in_chunks, load_rows, merged, whole
 from cytopave.engine.tables.export import EXPORTS
 from cytopave.engine.tables.fingerprint import label_fingerprint
 from cytopave.engine.tables.hulls import POINT, join_rows
@@ -76,7 +76,9 @@ def write_table(measurement: Measurement, provenance: Mapping[str, Any]) -> int:
             rows=sum(len(load_rows(path)) for path in paths),
             sample=_columns(measurement, np.empty(0, _dtype(measurement)), origins),
         )
-        for part in in_chunks(merged(paths, hulls, at_once=CHUNK), CHUNK):
+        join = whole if measurement.is_flat else combine
+        joined = merged(paths, at_once=CHUNK, join=join, beside=hulls)
+        for part in in_chunks(joined, CHUNK):
             writer.write(_columns(measurement, part, origins))
         n = writer.finish()
     if label_fingerprint(measurement.labels, measurement.made) != measurement.fingerprint:
