@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.convert.scene import Scene
@@ -56,6 +56,7 @@ class Conversion(BaseModel):
         notes: What there is to be said, a sentence each.
         span: Length of a unit in Y and X.
         part: Pixels of a part per axis.
+        group_pixels: About how many pixels a task takes.
         overwrite: Whether a store that is there is replaced.
     """
 
@@ -70,6 +71,7 @@ class Conversion(BaseModel):
     notes: tuple[str, ...]
     span: int
     part: tuple[int, ...]
+    group_pixels: int = Field(default_factory=lambda: GROUP_PIXELS)
     overwrite: bool
 
     @property
@@ -118,7 +120,7 @@ class Conversion(BaseModel):
     @property
     def groups(self) -> Sequence[tuple[int, ...]]:
         """Indices of the parts of each task. The same on any number of workers."""
-        return grouped(range(len(self.parts)), -(-math.prod(self.shape) // GROUP_PIXELS))
+        return grouped(range(len(self.parts)), -(-math.prod(self.shape) // self.group_pixels))
 
     def units_of(self, part: Box) -> Lazy[Box]:
         """The units of a part, one channel and time point each."""

@@ -34,6 +34,11 @@ def is_tiff(path: Path) -> bool:
     return path.name.lower().endswith(TIFF)
 
 
+def is_known(path: Path) -> bool:
+    """Whether a file is an image by its name, whether or not what reads it is installed."""
+    return path.name.lower().endswith((*TIFF, *PACKAGES, *plugin_suffixes()))
+
+
 def inspect(path: Path, *, axes: str | None = None) -> list[Scene]:
     """Describe the images of a file, reading none of their pixels.
 
@@ -84,13 +89,11 @@ def find(folder: Path, *, match: str = "*") -> Iterator[Path]:
         folder: The folder.
         match: Shell pattern for the path below the folder.
     """
-    known = (*TIFF, *PACKAGES, *plugin_suffixes())
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(n for n in folders if not n.startswith(".") and not _is_zarr(root, n))
         for name in sorted(names):
             path = Path(root, name)
-            hidden = name.startswith(".")
-            if hidden or not name.lower().endswith(known):
+            if name.startswith(".") or not is_known(path):
                 continue
             if fnmatch.fnmatch(str(path.relative_to(folder)), match):
                 yield path

@@ -35,9 +35,10 @@ def _channels(image: ElementTree.Element) -> Iterator[Channel]:
 def _color(value: str | None) -> str | None:
     """From red, green, blue and alpha in a signed integer of 32 bits."""
     try:
-        return f"{(int(value or '') & 0xFFFFFFFF) >> 8:06X}"
+        color = f"{(int(value or '') & 0xFFFFFFFF) >> 8:06X}"
     except ValueError:
         return None
+    return None if color == "000000" else color  # black, in which nothing would be seen
 
 
 def _tag(element: ElementTree.Element) -> str:

@@ -161,6 +161,8 @@ def _conversion(scene: Scene, store: Path, wanted: Wanted) -> Conversion:
         for axis, length in zip("zyx", lengths, strict=True):
             if length is not None and axis in axes:
                 spacing[axis], units[axis] = length, "micrometer"
+    if "t" in axes and "t" not in spacing:
+        notes.append("the file does not say the time between its time points: 1 is written")
     unknown = [a for a in axes if a in "zyx" and a not in spacing]
     if unknown:
         notes.append(

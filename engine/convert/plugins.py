@@ -107,7 +107,6 @@ class PluginPixels:
             raise CorruptError(f"{scene.path} cannot be read: {_line(error)}") from error
         # Axes of length one may be left out of the scene.
         self._index = [None if d.lower() in scene.axes else 0 for d in self._data.dims]
-        self._order = [d.lower() for d in self._data.dims if d.lower() in scene.axes]
         self._axes = scene.axes
 
     def read(self, slices: tuple[slice, ...]) -> np.ndarray:
@@ -209,14 +208,21 @@ def _spacing(image: Any, axes: str) -> tuple[dict[str, float], dict[str, str]]:
         length = in_micrometers(getattr(image.physical_pixel_sizes, axis.upper()), unit)
         if axis in axes and length is not None:
             spacing[axis], units[axis] = length, "micrometer"
-    interval = image.time_interval
-    if "t" in axes and interval is not None:
-        seconds = (
-            interval.total_seconds() if hasattr(interval, "total_seconds") else float(interval)
-        )
-        if seconds > 0:
-            spacing["t"], units["t"] = seconds, "second"
+    seconds = _interval(image)
+    if "t" in axes and seconds is not None and seconds > 0:
+        spacing["t"], units["t"] = seconds, "second"
     return spacing, units
+
+
+def _interval(image: Any) -> float | None:
+    interval = image.time_interval
+    if interval is not None:
+        return float(interval.total_seconds())
+    times = image.xarray_dask_data.coords.get("T")
+    # bioio-lif 2.0 has the times in seconds, but no interval; other plugins have other units.
+    if times is None or len(times) < 2 or not type(image.reader).__module__.startswith("bioio_lif"):
+        return None
+    return float(times[1] - times[0])
 
 
 def _line(error: Exception) -> str:

@@ -128,8 +128,8 @@ def failed_conversions(report: ConvertReport, failed: Mapping[Path, Exception]) 
         return next(iter(failed.values()))
     shown = "; ".join(map(_why, list(failed.values())[:5]))
     return ConvertError(
-        f"{len(failed)} of {len(report.images)} images could not be converted, the others are. "
-        f"{shown}"
+        f"{len(failed)} of {len(report.images)} images could not be converted"
+        f"{', the others are' if len(failed) < len(report.images) else ''}. {shown}"
     )
 
 

@@ -12,6 +12,7 @@ import itertools
 import logging
 import math
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +40,10 @@ logger = logging.getLogger(__name__)
 # Pictures that scanners put beside the slide.
 _BESIDE = {"thumbnail", "label", "macro", "overview", "lsmreduced"}
 
+# Of what tifffile only logs; 270 is the tag of the description, where OME-XML is.
+_OTHERS_MISSING = re.compile(r"failed to read|missing files")
+_ENDS_EARLY = re.compile(r"invalid page offset|TiffTag 270 .*invalid value offset")
+
 _GENERIC = "iq"  # what tifffile calls axes of which the file says nothing
 
 
@@ -63,11 +68,12 @@ def inspect_tiff(path: str, *, axes: str | None = None) -> list[Scene]:
             _check_files(one, path)
             channels = named[tif.series.index(one)]
             scenes.append(_scene(one, path, i, len(series), axes, channels))
-        if any("failed to read" in text or "missing" in text for text in heard):
-            raise ImageError(
-                f"{path} is one of several files and others are missing: put all of them into "
-                f"its folder ({heard[0]})"
-            )
+        for text in heard:
+            if _OTHERS_MISSING.search(text):
+                raise ImageError(
+                    f"{path} is one of several files and others are missing: put all of them into "
+                    f"its folder ({text})"
+                )
     return scenes
 
 
@@ -125,7 +131,8 @@ def _opened(path: str) -> Iterator[tuple[TiffFile, list[str]]]:
     with _listening() as heard, contextlib.ExitStack() as stack:
         try:
             tif = stack.enter_context(tifffile.TiffFile(path))
-            tif.series  # noqa: B018  reads all of the structure
+            if not tif.series:  # which reads all of the structure
+                raise ValueError("it has no image")
         except FileNotFoundError:
             raise ImageError(f"there is no file {path}") from None
         except OSError as error:
@@ -135,6 +142,8 @@ def _opened(path: str) -> Iterator[tuple[TiffFile, list[str]]]:
             raise ImageError(
                 f"{path} ({size} bytes) is no TIFF file, or a truncated one: {_line(error)}"
             ) from error
+        if damage := next(filter(_ENDS_EARLY.search, heard), None):
+            raise CorruptError(f"{path} is truncated: copy it anew ({damage})")
         yield tif, heard
 
 

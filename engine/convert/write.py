@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
-from zarr.codecs import ZstdCodec
+from zarr.codecs import BloscCodec
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.convert.files import open_pixels
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Of photons' noise the bits that matter lie together then: smaller than zstd alone, and faster.
+_CODEC = BloscCodec(cname="zstd", clevel=3, shuffle="bitshuffle")
+
 _COLORS = ("00FFFF", "FF00FF", "FFFF00", "FF0000", "00FF00", "0000FF")
 """For channels of which the file does not say: told apart also where red and green look alike."""
 
@@ -46,7 +49,9 @@ def working(conversion: Conversion) -> Iterator[None]:
     Raises:
         OutputError: Nothing can be written there, or somebody else makes the store just now.
     """
-    with occupied(conversion.work, remove=True), claimed(conversion.work, conversion.store):
+    with _writing(conversion):
+        conversion.work.mkdir(parents=True, exist_ok=True)
+    with occupied(conversion.work, remove=True), _claimed(conversion):
         try:
             with _writing(conversion):
                 _create(conversion)
@@ -57,6 +62,10 @@ def working(conversion: Conversion) -> Iterator[None]:
                 lock = conversion.work.parent / f".{conversion.work.name}.lock"
                 lock.unlink(missing_ok=True)
             raise
+
+
+def _claimed(conversion: Conversion) -> contextlib.AbstractContextManager[None]:
+    return claimed(conversion.work, conversion.store, noun="store")
 
 
 def convert_whole(conversion: Conversion, provenance: Mapping[str, Any]) -> None:
@@ -132,7 +141,7 @@ def _create(conversion: Conversion) -> None:
             dtype=conversion.scene.dtype,
             chunks=level.chunks,
             shards=level.shards,
-            compressors=ZstdCodec(level=3),
+            compressors=_CODEC,
             dimension_names=list(conversion.axes),
         )
 
@@ -176,8 +185,9 @@ def _coarser_box(box: Box) -> Box:
 
 def _attributes(conversion: Conversion) -> dict[str, Any]:
     levels = conversion.levels
+    several = conversion.scene.count > 1
     return ngff.image_attributes(
-        name=conversion.scene.name or conversion.store.name.removesuffix(".zarr"),
+        name=(several and conversion.scene.name) or conversion.store.name.removesuffix(".zarr"),
         axes=conversion.axes,
         units=conversion.units,
         datasets=[ngff.Dataset(v.path, v.scale, v.translation) for v in levels],

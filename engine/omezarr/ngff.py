@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -126,10 +127,15 @@ def describe_absence(where: Folder) -> str:
     if not where.exists():
         return f"there is no image at {where}: no such file or folder"
     if where.local and where.local.is_file():
-        return (
-            f"{where} is a file, not a zarr image: convert it to OME-Zarr first, "
-            "e.g. with bioio or bioformats2raw"
-        )
+        # Not at the top: conversion knows OME-Zarr, not the other way round.
+        from cytopave.engine.convert.files import is_known, stem
+
+        if is_known(where.local):
+            return (
+                f"{where} is a file, not a zarr image: convert it first, to "
+                f"{stem(where.local)}.zarr, with `cytopave convert {shlex.quote(str(where))}`"
+            )
+        return f"{where} is a file, not a zarr image: name an OME-Zarr image or a zarr array"
     return f"{where} is a folder, but not a zarr image: it holds no zarr metadata"
 
 
