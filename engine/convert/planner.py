@@ -13,6 +13,7 @@ from cytopave.engine.convert.conversion import Conversion, digest_of, part_shape
 from cytopave.engine.errors import CytopaveError, ImageError, OutputError
 from cytopave.engine.omezarr.folders import Folder
 from cytopave.engine.omezarr.publish import digest_of as published_digest
+from cytopave.engine.scratch.tenancy import remove_unoccupied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -196,6 +197,8 @@ def _sort(conversion: Conversion, planned: Planned) -> None:
         planned.todo.append(conversion)
     elif published_digest(store) == conversion.digest:
         planned.done.append(conversion)
+        if conversion.work.exists():  # a kill after the very last step
+            remove_unoccupied(conversion.work)
     elif not conversion.overwrite:
         raise OutputError(
             f"{store} exists and was not made of {conversion.scene.path} as it is now: choose "

@@ -18,13 +18,18 @@ from prefect.utilities.templating import apply_values
 from cytopave.engine.segmenters import Cellpose
 from cytopave.flows import (
     clean_scratch,
+    convert_images,
     measure_cells,
     preprocess_atlas,
     segment_image,
     sweep_images,
 )
 
-BY_HAND = ("segment-image", "measure-cells")
+BY_HAND: dict[str, dict[str, Any]] = {
+    "segment-image": {"image": "scan.zarr"},
+    "measure-cells": {"image": "scan.zarr"},
+    "convert-images": {"sources": ["scan.tif"]},
+}
 ROOT = Path(__file__).parents[2]
 FILE: dict[str, Any] = yaml.safe_load((ROOT / "prefect.yaml").read_text())
 DEPLOYMENTS: dict[str, dict[str, Any]] = {d["name"]: d for d in FILE["deployments"]}
@@ -33,6 +38,7 @@ FLOWS: dict[str, Any] = {
     "sweep-images": sweep_images,
     "clean-scratch": clean_scratch,
     "measure-cells": measure_cells,
+    "convert-images": convert_images,
     "preprocess-atlas": preprocess_atlas,
 }
 
@@ -52,8 +58,7 @@ def test_there_is_one_a_flow() -> None:
 def test_its_flow_is_found_and_takes_its_parameters(deployment: dict[str, Any]) -> None:
     flow: Any = load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False)
     assert flow is FLOWS[deployment["name"]]
-    by_hand = deployment["name"] in BY_HAND
-    asked = {"image": "scan.zarr"} if by_hand else {}
+    asked = BY_HAND.get(deployment["name"], {})
     flow.validate_parameters({**asked, **deployment["parameters"]})
     # What nobody fills in at each run has to be there: schedules cannot be asked.
     required = set(parameter_schema(flow).required)
@@ -74,7 +79,7 @@ def test_nothing_starts_by_itself(deployment: dict[str, Any]) -> None:
 
 
 def test_how_many_run_at_once(deployment: dict[str, Any]) -> None:
-    if deployment["name"] == "measure-cells":  # needs no GPU
+    if deployment["name"] in ("measure-cells", "convert-images"):  # need no GPU
         return
     limit = deployment["concurrency_limit"]
     assert limit["limit"] == 1
