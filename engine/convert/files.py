@@ -93,10 +93,16 @@ def find(folder: Path, *, match: str = "*") -> Iterator[Path]:
         folders[:] = sorted(n for n in folders if not n.startswith(".") and not _is_zarr(root, n))
         for name in sorted(names):
             path = Path(root, name)
-            if name.startswith(".") or not is_known(path):
+            if name.startswith(".") or not is_known(path) or _is_picture(path):
                 continue
             if fnmatch.fnmatch(str(path.relative_to(folder)), match):
                 yield path
+
+
+def _is_picture(path: Path) -> bool:
+    """Whether it is what people put beside images, unless a plugin was installed to read it."""
+    suffix = path.suffix.lower()
+    return suffix in (".png", ".jpg", ".jpeg") and suffix not in plugin_suffixes()
 
 
 def _is_zarr(root: str, name: str) -> bool:

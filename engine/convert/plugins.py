@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -132,9 +131,13 @@ def _open(path: str) -> Any:
 
     plugin = BioImage.determine_plugin(path, use_plugin_cache=True)
     reader = plugin.metadata.get_reader()
-    # By default some read a whole stack at a time.
-    planes = "chunk_dims" in inspect.signature(reader.__init__).parameters
-    return BioImage(path, reader=reader, **({"chunk_dims": ["Y", "X"]} if planes else {}))
+    try:
+        # By default some read a whole stack at a time.
+        return BioImage(path, reader=reader, chunk_dims=["Y", "X"])
+    except TypeError as error:
+        if "chunk_dims" not in str(error):
+            raise
+        return BioImage(path, reader=reader)
 
 
 def _scene(image: Any, path: str, index: int, scenes: list[str]) -> Scene:

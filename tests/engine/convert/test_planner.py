@@ -35,6 +35,7 @@ def test_a_folder_and_what_is_below_it(folder: Path) -> None:
     write(folder / "in" / "store.zarr" / "a.tif")
     zarr.open_group(folder / "in" / "store.zarr", mode="w")
     (folder / "in" / "notes.txt").write_text("no image")
+    (folder / "in" / "preview.png").write_bytes(b"a picture of it")
     (folder / "in" / ".x.tif").write_bytes(b"half a copy")
     made = conversions(folder / "in")
     names = ["b.zarr", "day 1/a.zarr", "day 2/a.zarr"]
