@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -131,13 +132,10 @@ def _open(path: str) -> Any:
 
     plugin = BioImage.determine_plugin(path, use_plugin_cache=True)
     reader = plugin.metadata.get_reader()
-    try:
-        # By default some read a whole stack at a time.
-        return BioImage(path, reader=reader, chunk_dims=["Y", "X"])
-    except TypeError as error:
-        if "chunk_dims" not in str(error):
-            raise
-        return BioImage(path, reader=reader)
+    parameters = inspect.signature(reader.__init__).parameters.values()
+    # By default some read a whole stack at a time; others have no such choice, and refuse it.
+    planes = any(p.name == "chunk_dims" or p.kind is p.VAR_KEYWORD for p in parameters)
+    return BioImage(path, reader=reader, **({"chunk_dims": ["Y", "X"]} if planes else {}))
 
 
 def _scene(image: Any, path: str, index: int, scenes: list[str]) -> Scene:
@@ -229,4 +227,4 @@ def _interval(image: Any) -> float | None:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -347,4 +347,4 @@ def _missing_planes(series: TiffPageSeries) -> tuple[str, ...]:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -11,10 +11,12 @@ import pytest
 import stores
 from converted import convert_here, level
 from lif import write_lif
+from nikon import write_nd2
 
 from cytopave.engine.convert import plugins
 from cytopave.engine.convert.files import inspect, open_pixels
 from cytopave.engine.errors import CorruptError, ImageError, MissingExtraError
+from cytopave.engine.omezarr import ngff
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +44,23 @@ def test_all_images_of_a_lif_file(folder: Path) -> None:
     assert images[0].channels == images[1].channels == NAMES
     np.testing.assert_array_equal(level(images[0]), first)
     np.testing.assert_array_equal(level(images[1]), second[0, :, 0])
+
+
+def test_an_nd2_file(folder: Path) -> None:
+    pixels = stores.pixels((2, 3, 4, 50, 61), "uint16")
+    colors = {"DAPI": 0xFF0000, "GFP": 0x00FF00, "Cy5": 0x0000FF}
+    write_nd2(folder / "a.nd2", pixels, seconds=5.0, planes_um=1.5, pixel_um=0.325, channels=colors)
+    (image,) = convert_here(folder / "a.nd2")
+    assert (image.axes, image.channels) == ("tczyx", ("DAPI", "GFP", "Cy5"))
+    assert image.scale == pytest.approx((5, 1, 1.5, 0.325, 0.325))
+    assert image.units == ("second", None, "micrometer", "micrometer", "micrometer")
+    np.testing.assert_array_equal(level(image), pixels)
+    omero = ngff.ome_of(ngff.read_attributes(image.folder) or {})["omero"]["channels"]
+    assert [c["color"] for c in omero] == ["0000FF", "00FF00", "FF0000"]
+    content = (folder / "a.nd2").read_bytes()
+    (folder / "b.nd2").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ImageError, match=r"b\.nd2 cannot be read, it may be truncated"):
+        inspect(folder / "b.nd2")
 
 
 def test_planes_are_read_one_by_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
