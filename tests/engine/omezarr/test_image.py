@@ -233,7 +233,9 @@ class TestRefusals:
         (tmp_path / "scan.tif").write_bytes(b"II*\0")
         (tmp_path / "notes.txt").write_text("no image")
         (tmp_path / "empty").mkdir()
-        self.refuse(tmp_path / "scan.tif", "is a file, not a zarr image: convert it first, to scan.zarr")
+        self.refuse(
+            tmp_path / "scan.tif", "is a file, not a zarr image: convert it first, to scan.zarr"
+        )
         self.refuse(tmp_path / "notes.txt", "is a file, not a zarr image")
         self.refuse(tmp_path / "empty", "is a folder, but not a zarr image")
         self.refuse(tmp_path / "notes.txt" / "x", "no such file or folder")
