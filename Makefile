@@ -66,7 +66,7 @@ readers: .venv-readers/.installed
 	touch $@
 
 locks: $(UV)
-	$(COMPILE) --universal --extra cellpose --extra slurm --extra kubernetes --group dev -o requirements/dev.txt
+	$(COMPILE) --universal --extra cellpose --extra convert --extra slurm --extra kubernetes --group dev -o requirements/dev.txt
 	$(COMPILE) --universal --extra cellpose3 --group dev -o requirements/cellpose3.txt
 	$(COMPILE) --universal --extra atlas --group dev --group atlas-samples -o requirements/atlas.txt
 	$(COMPILE) --universal --extra cellpose --extra atlas --extra stardist --extra convert --extra parquet --extra slurm --extra kubernetes --extra s3 -o requirements/cpu.txt

@@ -76,6 +76,10 @@ class SweepError(CytopaveError):
     """Some images of many failed; the message names them and the causes."""
 
 
+class ConvertError(CytopaveError):
+    """Some files of many could not be converted; the message names them and the causes."""
+
+
 class CorruptError(CytopaveError):
     """A stored file is truncated or damaged."""
 

@@ -4,6 +4,7 @@
   deleted under that lock.
 * Label images and tables that were never published, and such as were moved aside by one that
   replaces them. What a run may be writing is known from the plans in the scratch folders in use.
+* Stores that were being converted.
 * Files that a kill left half written.
 
 Hidden folders on remote stores have no locks: there, age alone tells.
@@ -40,6 +41,7 @@ _SCRATCH_HOLDS = re.compile(
     r"[0-9a-f]{16}\.json"
 )
 _STAGING = re.compile(r"\.(.+)\.[0-9a-f]{8}\.staging")
+_CONVERTING = re.compile(r"\.(.+)\.[0-9a-f]{8}\.converting")
 _REPLACED = re.compile(r"\.(.+)\.replaced")
 
 
@@ -68,7 +70,7 @@ class Leftover:
             return False
         if local is None:
             self.folder.remove()
-        elif self.kind == "scratch":
+        elif self.kind == "scratch" or _CONVERTING.fullmatch(local.name):
             return remove_unoccupied(local)
         elif self.kind == "partial file":
             local.unlink(missing_ok=True)
@@ -107,6 +109,8 @@ def leftovers(
                 }
             if place.kind in ("image", "group"):
                 stores.append(place.folder)
+            if place.kind == "folder":
+                yield from _conversions(place.folder)
     roots = [root for parent in sorted(parents) for root in _scratch_folders(parent)]
     used = {root for root in roots if is_occupied(root)}
     for root in roots:
@@ -139,6 +143,16 @@ def _stagings(root: Path) -> Iterator[str]:
                 yield str(kind.model_validate_json(path.read_bytes()).target.staging)
             except (OSError, ValidationError):
                 continue
+
+
+def _conversions(folder: Folder) -> Iterator[Leftover]:
+    for name in folder.hidden() if folder.local else ():
+        if converting := _CONVERTING.fullmatch(name):
+            lies = folder / name
+            # A kill between two renames leaves the store that was to be replaced in there.
+            only = lies.exists("replaced") and not folder.exists(converting[1])
+            in_use = only or is_occupied(Path(str(lies)))
+            yield Leftover("unpublished", lies, lies.size(), _age(lies), in_use)
 
 
 def _in_store(store: Folder, being_made: set[str]) -> Iterator[Leftover]:

@@ -1,6 +1,7 @@
 """Prefect flows: what happens, in order."""
 
 from cytopave.flows.atlas import preprocess_atlas
+from cytopave.flows.convert import convert_images
 from cytopave.flows.housekeeping import clean_scratch
 from cytopave.flows.measure import measure_cells
 from cytopave.flows.plate import segment_plate
@@ -11,6 +12,7 @@ from cytopave.flows.sweep import sweep_images
 
 __all__ = [
     "clean_scratch",
+    "convert_images",
     "measure_cells",
     "preprocess_atlas",
     "refine_labels",

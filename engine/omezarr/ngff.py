@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -126,10 +127,15 @@ def describe_absence(where: Folder) -> str:
     if not where.exists():
         return f"there is no image at {where}: no such file or folder"
     if where.local and where.local.is_file():
-        return (
-            f"{where} is a file, not a zarr image: convert it to OME-Zarr first, "
-            "e.g. with bioio or bioformats2raw"
-        )
+        # Not at the top: conversion knows OME-Zarr, not the other way round.
+        from cytopave.engine.convert.files import is_known, stem
+
+        if is_known(where.local):
+            return (
+                f"{where} is a file, not a zarr image: convert it first, to "
+                f"{stem(where.local)}.zarr, with `cytopave convert {shlex.quote(str(where))}`"
+            )
+        return f"{where} is a file, not a zarr image: name an OME-Zarr image or a zarr array"
     return f"{where} is a folder, but not a zarr image: it holds no zarr metadata"
 
 
@@ -178,7 +184,13 @@ def label_attributes(
 
 
 def image_attributes(
-    *, name: str, axes: str, units: Sequence[str | None], datasets: Sequence[Dataset]
+    *,
+    name: str,
+    axes: str,
+    units: Sequence[str | None],
+    datasets: Sequence[Dataset],
+    method: str = "mean",
+    channels: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Attributes of an OME-Zarr 0.5 image's group, built and checked by the models of yaozarrs.
 
@@ -186,9 +198,13 @@ def image_attributes(
         name: Name of the image.
         axes: Letters of its axes, a subset of ``tczyx`` in that order.
         units: Unit of each axis, or None.
-        datasets: Its levels, finest first; each the mean of the one before.
+        datasets: Its levels, finest first.
+        method: How each level is made of the one before.
+        channels: What the ``omero`` block says of each channel; none for no such block.
     """
-    content = {"multiscales": [_multiscale(name, axes, units, datasets, "mean")]}
+    content: dict[str, Any] = {"multiscales": [_multiscale(name, axes, units, datasets, method)]}
+    if channels:
+        content["omero"] = {"channels": list(channels)}
     model = v05.Image.model_validate(content)
     return {"ome": model.model_dump(mode="json", by_alias=True, exclude_none=True)}
 
@@ -211,8 +227,8 @@ def _multiscale(
     }
 
 
-def validate_labels(folder: Folder) -> None:
-    """Validate a written label group: its metadata and its arrays' dtypes.
+def validate_labels(folder: Folder, *, noun: str = "labels") -> None:
+    """Validate a written label group, or image: its metadata and its arrays' dtypes.
 
     The source image is not judged: many have metadata that yaozarrs refuses (channels without
     colours, say), and its path is resolved on the local disk, so elsewhere never found.
@@ -229,7 +245,7 @@ def validate_labels(folder: Folder) -> None:
             details = [d for d in error.errors() if not d["type"].startswith(_ABOUT_THE_SOURCE)]
             if details:
                 raise CorruptError(
-                    f"the labels written to {folder} are not valid OME-Zarr: {details[0]['msg']}"
+                    f"the {noun} written to {folder} are not valid OME-Zarr: {details[0]['msg']}"
                 ) from error
             group = open_group(url, options)
     for warning in found:
@@ -238,7 +254,7 @@ def validate_labels(folder: Folder) -> None:
     for dataset in multiscale.datasets:
         array = group.get(dataset.path)
         if array is None or array.metadata.shape is None:
-            raise CorruptError(f"the labels written to {folder} lack the array {dataset.path}")
+            raise CorruptError(f"the {noun} written to {folder} lack the array {dataset.path}")
 
 
 def _letters(axes: Sequence[Any], where: object) -> str:

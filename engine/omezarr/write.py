@@ -49,7 +49,7 @@ def write_image(
     """
     levels, datasets = [pixels], []
     while max(levels[-1].shape[-2:]) > OVERVIEW:
-        levels.append(_halved(levels[-1]))
+        levels.append(halved(levels[-1]))
     for k in range(len(levels)):
         size = [pixel_size * (2**k if a in "yx" else 1) if a in "zyx" else 1.0 for a in axes]
         shift = [pixel_size * (2**k - 1) / 2 if a in "yx" else 0.0 for a in axes]
@@ -84,12 +84,18 @@ def _write_level(path: Path, name: str, level: np.ndarray, axes: str) -> None:
     array[...] = level
 
 
-def _halved(pixels: np.ndarray) -> np.ndarray:
-    """The mean of every 2 x 2 pixels; an odd last row or column counts twice."""
+def halved(pixels: np.ndarray) -> np.ndarray:
+    """The mean of every 2 x 2 pixels in Y and X, rounded where the type has no fractions.
+
+    Args:
+        pixels: (..., Y, X). An odd last row or column counts twice.
+    """
     odd = [(0, 0)] * (pixels.ndim - 2) + [(0, n % 2) for n in pixels.shape[-2:]]
-    padded = np.pad(pixels, odd, mode="edge").astype(np.float64)
-    *rest, height, width = padded.shape
-    means = padded.reshape(*rest, height // 2, 2, width // 2, 2).mean(axis=(-3, -1))
-    if pixels.dtype.kind in "ui":
-        means = np.rint(means)
+    padded = np.pad(pixels, odd, mode="edge") if any(n for _, n in odd) else pixels
+    means = padded[..., ::2, ::2].astype(np.float64)
+    for y, x in ((0, 1), (1, 0), (1, 1)):
+        means += padded[..., y::2, x::2]
+    means /= 4
+    if pixels.dtype.kind in "uib":
+        np.rint(means, out=means)
     return means.astype(pixels.dtype)

@@ -89,12 +89,13 @@ def _alone(root: Path, act: Callable[[Path], None], *, flags: int = os.O_RDWR | 
 
 
 @contextlib.contextmanager
-def claimed(root: Path, labels: object) -> Iterator[None]:
+def claimed(root: Path, labels: object, *, noun: str = "labels") -> Iterator[None]:
     """Be the only run that makes certain labels from the tiles of a scratch folder.
 
     Args:
         root: The folder, which the caller occupies.
         labels: The place where the labels will be published.
+        noun: What messages call them, where they are something else.
 
     Raises:
         OutputError: Another run is making them, or the folder cannot be written to.
@@ -106,7 +107,7 @@ def claimed(root: Path, labels: object) -> Iterator[None]:
     try:
         if not _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, root):
             raise OutputError(
-                f"another run is making the labels {labels} of the same tiles just now: wait "
+                f"another run is making the {noun} {labels} just now: wait "
                 "until it has ended, or choose another name"
             )
         yield

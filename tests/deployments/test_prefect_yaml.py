@@ -18,6 +18,7 @@ from prefect.utilities.templating import apply_values
 from cytopave.engine.segmenters import Cellpose
 from cytopave.flows import (
     clean_scratch,
+    convert_images,
     measure_cells,
     preprocess_atlas,
     refine_labels,
@@ -32,6 +33,7 @@ BY_HAND: dict[str, dict[str, Any]] = {
     "measure-cells": {"image": "scan.zarr"},
     "refine-labels": {"image": "scan.zarr", "operations": [{"kind": "expand", "distance": 3}]},
     "relate-labels": {"image": "scan.zarr", "child": "nuclei", "parent": "cells"},
+    "convert-images": {"sources": ["scan.tif"]},
 }
 ROOT = Path(__file__).parents[2]
 FILE: dict[str, Any] = yaml.safe_load((ROOT / "prefect.yaml").read_text())
@@ -43,6 +45,7 @@ FLOWS: dict[str, Any] = {
     "measure-cells": measure_cells,
     "refine-labels": refine_labels,
     "relate-labels": relate_labels,
+    "convert-images": convert_images,
     "preprocess-atlas": preprocess_atlas,
 }
 
@@ -83,7 +86,8 @@ def test_nothing_starts_by_itself(deployment: dict[str, Any]) -> None:
 
 
 def test_how_many_run_at_once(deployment: dict[str, Any]) -> None:
-    if deployment["name"] in ("measure-cells", "refine-labels", "relate-labels"):  # need no GPU
+    by_cpu = ("measure-cells", "refine-labels", "relate-labels", "convert-images")
+    if deployment["name"] in by_cpu:
         return
     limit = deployment["concurrency_limit"]
     assert limit["limit"] == 1

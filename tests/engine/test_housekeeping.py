@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ import fsspec
 import numpy as np
 import pytest
 import stores
+import tifffile
+from converted import conversions
 from runs import labels_of, plan_of, run_here
 
+from cytopave.engine.convert import write
 from cytopave.engine.housekeeping import leftovers
 from cytopave.engine.omezarr.folders import PART
 from cytopave.engine.scratch.tenancy import is_occupied, occupied, remove_unoccupied
@@ -116,3 +121,21 @@ def test_a_bucket(folder: Path, image: Path) -> None:
     assert seen.size > 0
     assert seen.remove()
     assert list(leftovers([bucket])) == []
+
+
+def test_conversions_that_were_given_up(folder: Path) -> None:
+    tifffile.imwrite(folder / "a.tif", np.zeros((40, 50), np.uint8))
+    (conversion,) = conversions(folder / "a.tif")
+    name = conversion.work.name
+    with suppress(ZeroDivisionError), write.working(conversion):
+        assert found(folder) == {name: ("unpublished", True)}
+        assert remove_all(folder) == [False]
+        write.write_group_of_parts(conversion, 0)
+        raise ZeroDivisionError  # the folder stays where parts are written
+    assert found(folder) == {name: ("unpublished", False)}
+    # The store that was to be replaced, if the run was killed between two renames.
+    (conversion.work / "replaced").mkdir()
+    assert found(folder) == {name: ("unpublished", True)}
+    (conversion.work / "replaced").rmdir()
+    assert remove_all(folder) == [True]
+    assert os.listdir(folder) == ["a.tif"]

@@ -233,7 +233,9 @@ class TestRefusals:
         (tmp_path / "scan.tif").write_bytes(b"II*\0")
         (tmp_path / "notes.txt").write_text("no image")
         (tmp_path / "empty").mkdir()
-        self.refuse(tmp_path / "scan.tif", "is a file, not a zarr image: convert it to OME-Zarr")
+        self.refuse(
+            tmp_path / "scan.tif", "is a file, not a zarr image: convert it first, to scan.zarr"
+        )
         self.refuse(tmp_path / "notes.txt", "is a file, not a zarr image")
         self.refuse(tmp_path / "empty", "is a folder, but not a zarr image")
         self.refuse(tmp_path / "notes.txt" / "x", "no such file or folder")
@@ -313,8 +315,8 @@ class TestRefusals:
 
     def test_protocols(self) -> None:
         self.refuse("warp://x/y.zarr", "Protocol not known: warp")
-        with pytest.raises(MissingExtraError, match="s3fs"):
-            open_image("s3://bucket/y.zarr")
+        with pytest.raises(MissingExtraError, match="gcsfs"):
+            open_image("gs://bucket/y.zarr")
 
 
 class TestDamage:

@@ -1,0 +1,1 @@
+"""Conversion: images in microscopes' formats become OME-Zarr, a part at a time."""
