@@ -27,7 +27,7 @@ from uuid import uuid4
 import numpy as np
 import psutil
 import stores
-from prefect.client.schemas import TaskRun
+from prefect.client.schemas import State, TaskRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Pending, Running
 from prefect.utilities.engine import emit_task_run_state_change_event
@@ -271,7 +271,8 @@ def tell(name: str) -> None:
     """Send the events of a task run that is done."""
     task_run = TaskRun(id=uuid4(), name=name, task_key="limit", dynamic_key=name)
     before, event = None, None
-    for state in (Pending(), Running(), Completed()):
+    states: list[State[Any]] = [Pending(), Running(), Completed()]
+    for state in states:
         task_run = task_run.model_copy(update={"state": state, "state_id": state.id})
         event = emit_task_run_state_change_event(task_run, before, state, follows=event)
         before = state

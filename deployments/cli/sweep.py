@@ -52,7 +52,8 @@ def sweep(
     Images that are done, or of which a run is under way, are left alone: repeat it at will.
 
     Args:
-        folder: Folder or bucket of images: a path or URL. With --output, that is a folder too.
+        folder: Folder or bucket of images: a path, a URL or store://NAME/folder. With --output,
+            that is a folder too.
         sweeping: Which images, and what runs them.
         request: What to segment and how.
         keeping: What becomes of tile files, and of tiles that fail.

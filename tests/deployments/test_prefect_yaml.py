@@ -21,15 +21,19 @@ from cytopave.flows import (
     measure_cells,
     preprocess_atlas,
     segment_image,
+    segment_plate,
     sweep_images,
 )
 
-BY_HAND = ("segment-image", "measure-cells")
+BY_HAND = {"segment-image": "image", "segment-plate": "plate", "measure-cells": "image"}
+"""What is asked for at each run of the deployments without a schedule."""
+
 ROOT = Path(__file__).parents[2]
 FILE: dict[str, Any] = yaml.safe_load((ROOT / "prefect.yaml").read_text())
 DEPLOYMENTS: dict[str, dict[str, Any]] = {d["name"]: d for d in FILE["deployments"]}
 FLOWS: dict[str, Any] = {
     "segment-image": segment_image,
+    "segment-plate": segment_plate,
     "sweep-images": sweep_images,
     "clean-scratch": clean_scratch,
     "measure-cells": measure_cells,
@@ -52,8 +56,7 @@ def test_there_is_one_a_flow() -> None:
 def test_its_flow_is_found_and_takes_its_parameters(deployment: dict[str, Any]) -> None:
     flow: Any = load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False)
     assert flow is FLOWS[deployment["name"]]
-    by_hand = deployment["name"] in BY_HAND
-    asked = {"image": "scan.zarr"} if by_hand else {}
+    asked = {BY_HAND[deployment["name"]]: "scan.zarr"} if deployment["name"] in BY_HAND else {}
     flow.validate_parameters({**asked, **deployment["parameters"]})
     # What nobody fills in at each run has to be there: schedules cannot be asked.
     required = set(parameter_schema(flow).required)
@@ -81,7 +84,7 @@ def test_how_many_run_at_once(deployment: dict[str, Any]) -> None:
     ConcurrencyLimitStrategy(limit["collision_strategy"])
     # Images wait for their turn; a sweep that comes too early is not made up for.
     waits = limit["collision_strategy"] == "ENQUEUE"
-    assert waits == (deployment["name"] == "segment-image")
+    assert waits == (deployment["name"] in ("segment-image", "segment-plate"))
 
 
 def test_a_sweep_starts_the_other_deployment() -> None:

@@ -21,6 +21,7 @@ from runs import components, labels_of, provenance
 from server import wait_until
 from skimage.filters import threshold_otsu
 
+from cytopave.blocks import ImageStore
 from cytopave.engine import samples
 from cytopave.engine.segmenters import Custom
 from cytopave.engine.tiling import Grid
@@ -149,12 +150,15 @@ def test_a_schedule_labels_what_arrives(
     above = float(threshold_otsu(small))
     first = stores.ome_image(server.images / "first.zarr", small, chunks=(150, 150))
     with server.client() as client:
+        store = ImageStore(url=str(server.images)).save("arrivals")
         deployment = client.read_deployment_by_name("sweep-images/sweep-images")
         (paused,) = deployment.schedules
         assert paused.active is False
         assert deployment.parameters["folder"] == str(server.images)
         chosen = {
             **deployment.parameters,
+            # As the UI says it.
+            "folder": {"$ref": {"block_document_id": str(store)}},
             "segmenter": {"kind": "threshold", "threshold": above},
             "parameters": {"cluster": dask_address},
             "settled_seconds": 0,
