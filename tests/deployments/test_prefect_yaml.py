@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,15 @@ def test_the_automations_are_ones_that_prefect_takes() -> None:
     assert isinstance(made.trigger, EventTrigger)
     heartbeat = FILE["definitions"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"]
     assert made.trigger.within.total_seconds() >= 3 * int(heartbeat)
+
+
+def test_the_settings_that_the_manual_names_exist() -> None:
+    """Prefect passes over a variable that it does not know."""
+    from prefect.settings import Settings
+    from prefect.settings.legacy import _get_settings_fields
+
+    known = {name.upper() for name in _get_settings_fields(Settings)}
+    text = "".join(p.read_text() for p in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    named = set(re.findall(r"PREFECT_[A-Z_]+[A-Z]", text))
+    assert "PREFECT_SERVER_DATABASE_CONNECTION_URL" in named
+    assert named <= known
