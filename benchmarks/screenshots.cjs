@@ -1,4 +1,4 @@
-// One page of a browser: {url, clicks, fill, file, height, until} on stdin; {title, text, pictures} on stdout.
+// One page of a browser: {url, clicks, fill, file, height, width, until} on stdin; {title, text, pictures} on stdout.
 const { chromium } = require('playwright-core');
 
 const SWITCHES = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
@@ -7,7 +7,8 @@ const SWITCHES = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first
 async function main(task) {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: SWITCHES });
   // Long lists are drawn as far as they are in view: a tall window shows all there is to click.
-  const page = await browser.newPage({ viewport: { width: 1100, height: 1600 } });
+  const width = task.width || 1100;
+  let page = await browser.newPage({ viewport: { width, height: 1600 } });
   await page.goto(task.url, { waitUntil: 'networkidle' });
   await page.waitForTimeout(1500);
   if (task.fill) await page.locator('textarea').first().fill(task.fill);
@@ -16,11 +17,13 @@ async function main(task) {
     const found = page.getByText(text.replace('!', ''), { exact: true });
     await (text.endsWith('!') ? found.last() : found.first()).click({ timeout: 10000 });
     await page.waitForTimeout(1500);
+    page = page.context().pages().at(-1);  // some links open a page of their own
+    await page.waitForLoadState('networkidle');
   }
   const pictures = await page.locator('img[src^="data:"]').evaluateAll(
     (all) => all.map((image) => [image.naturalWidth, image.naturalHeight]));
   if (task.file) {
-    const size = { width: 1100, height: task.height };
+    const size = { width, height: task.height };
     await page.setViewportSize(size);
     await page.waitForTimeout(1000);
     if (task.until) {

@@ -23,6 +23,7 @@ import tile_functions
 from PIL import Image as Pillow
 from prefect.utilities.callables import parameter_schema
 from server import Server, wait_until
+from skimage.filters import threshold_otsu
 
 from cytopave.engine import samples
 from cytopave.engine.tiling import Grid
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
     from prefect.client.schemas import TaskRun
 
-TILE, HALO, ABOVE = (200, 220), 24, 1500
+TILE, HALO = (200, 220), 24
 SEGMENT = "segment-image/segment-image"
 BYTES = 300_000
 
@@ -68,10 +69,13 @@ def take(server: Server, folder: Path, out: Path) -> None:
     check_form(segment_image, browser.text)
     columns(out / "form.png", 3)
     # Filled in and sent by mouse and keyboard.
-    browser.do(form, fill=str(image), clicks=["Threshold", "Submit"])
+    browser.do(form, fill=str(image), clicks=["Watershed", "Submit"])
     (sent,) = wait_for(lambda: server.runs("segment-image"))
-    assert sent.parameters["segmenter"]["kind"] == "threshold"
+    assert sent.parameters["segmenter"]["kind"] == "watershed"
     server.ended(sent.id, "Completed")
+    picture = ["Artifacts", "picture"]
+    browser.do(f"/runs/flow-run/{sent.id}", clicks=picture, shot="picture", height=1150)
+    assert browser.pictures == [(435, 384), (512, 512)], browser.pictures
 
     # A run that takes its time, and of which two tiles fail.
     notes = folder / "notes"
@@ -79,7 +83,7 @@ def take(server: Server, folder: Path, out: Path) -> None:
     for tile in (9, 10):
         key = tile_functions.key_of(field.image[grid[tile].window.slices])
         (notes / key).write_text("error")
-    kwargs = {"folder": str(notes), "seconds": 5, "above": ABOVE}
+    kwargs = {"folder": str(notes), "seconds": 5, "above": float(threshold_otsu(field.image))}
     parameters = {
         "image": str(image),
         "name": "nuclei",
@@ -103,9 +107,9 @@ def take(server: Server, folder: Path, out: Path) -> None:
     assert sum(tile_functions.calls(notes).values()) == 2, "the retry computed something else"
     check_retry([t for t in server.task_runs(run.id) if t.id not in before])
     browser.do(page, shot="run", height=1000)
-    for key, height in (("plan", 620), ("stages", 620), ("seams", 420), ("picture", 1150)):
-        browser.do(page, clicks=["Artifacts", key], shot=key, height=height)
-    assert browser.pictures == [(435, 384), (512, 512)], browser.pictures
+    browser.do(page, clicks=["Artifacts", "plan"], shot="plan", height=620)
+    browser.do(page, clicks=["Artifacts", "stages"], shot="stages", height=680)
+    browser.do(page, clicks=["Artifacts", "seams"], shot="seams", height=560)
 
     sweep(server, field.image, browser)
 

@@ -55,7 +55,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--output", ""), "an empty text names no file"),
         (("--set", "device=tpu"), "has no option 'device'"),
     ],
-    ids=" ".join,
+    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
 )
 def test_on_the_command_line(
     command: Command, image: Path, tokens: tuple[str, ...], text: str
@@ -96,7 +96,7 @@ def test_in_settings(
         (("--workers", "-1"), "--workers -1 must be a number larger than 0"),
         (("--cluster", "tcp://scheduler"), "write tcp://host:port"),
     ],
-    ids=" ".join,
+    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
 )
 def test_a_sweep_is_refused_as_a_whole(
     command: Command, image: Path, tokens: tuple[str, ...], text: str
