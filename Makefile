@@ -68,7 +68,7 @@ readers: .venv-readers/.installed
 locks: $(UV)
 	$(COMPILE) --universal --extra cellpose --extra slurm --extra kubernetes --group dev -o requirements/dev.txt
 	$(COMPILE) --universal --extra cellpose3 --group dev -o requirements/cellpose3.txt
-	$(COMPILE) --universal --extra atlas --group dev -o requirements/atlas.txt
+	$(COMPILE) --universal --extra atlas --group dev --group atlas-samples -o requirements/atlas.txt
 	$(COMPILE) --universal --extra cellpose --extra atlas --extra stardist --extra convert --extra parquet --extra slurm --extra kubernetes --extra s3 -o requirements/cpu.txt
 	$(COMPILE) --python-platform x86_64-manylinux_2_28 --extra cellpose --extra cuda13 --extra atlas-cuda13 --extra slurm --extra kubernetes --extra s3 -o requirements/cuda13.txt
 	$(COMPILE) --python-platform x86_64-manylinux_2_28 --extra cellpose --extra cuda12 --extra slurm --extra kubernetes --extra s3 -o requirements/cuda12.txt

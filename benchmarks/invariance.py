@@ -1,11 +1,12 @@
 """Do the tiles change the cells? Cellpose's stock path and the fast path, tiled against untiled.
 
     python benchmarks/invariance.py [--fields 4] [--tiles 256 384 512 1024] [--halo 64] [--out FILE]
-    python benchmarks/invariance.py --volume [--out FILE]
+    python benchmarks/invariance.py --volume [--stacks 2] [--out FILE]
 
-A mosaic of real held-out fields of nuclei, or a real stack in three dimensions, is segmented in one
-piece and in tiles that are merged, with the small network in float32 on the CPU. What is compared
-is the final label image: each object of the undivided image with what became of it.
+A mosaic of real held-out fields of nuclei, or a real stack in three dimensions (or a mosaic of it,
+turned from place to place), is segmented in one piece and in tiles that are merged, with the small
+network in float32 on the CPU. What is compared is the final label image: each object of the
+undivided image with what became of it.
 """
 
 from __future__ import annotations
@@ -54,12 +55,20 @@ STACK_CUTS: tuple[Cut, ...] = (
 )
 """Along Y and X, along Z, and along all; nuclei are about 50 pixels wide and 30 planes high."""
 
+MOSAIC_CUTS: tuple[Cut, ...] = (
+    ((60, 256, 256), (0, 64, 64)),
+    ((60, 384, 384), (0, 64, 64)),
+    ((30, 256, 256), (24, 64, 64)),
+)
+"""For a mosaic of stacks, of 512 x 512 pixels and more."""
+
 
 def main() -> None:
     """Print the table, row by row."""
     options = _options()
     if options.volume:
-        image, cuts = samples.nuclei3d().image, STACK_CUTS
+        image = turned_mosaic(samples.nuclei3d().image, options.stacks)
+        cuts = MOSAIC_CUTS if options.stacks > 1 else STACK_CUTS
         resolved = {path: stack_segmenter(path) for path in PATHS}
     else:
         fields = samples.nuclei_fields("held-out")
@@ -71,10 +80,12 @@ def main() -> None:
     print("\n".join(lines), flush=True)
     untiled: dict[str, np.ndarray] = {}
     for path, segmenter in resolved.items():
+        if path not in options.paths and options.stacks > 1:
+            continue
         since = time.process_time()
         untiled[path] = segmenter.load()(image)
         print(f"{path}, untiled: {time.process_time() - since:.0f} CPU s", flush=True)
-    if options.volume:
+    if options.volume and options.stacks == 1:
         _compare(untiled | {"truth": samples.nuclei3d().masks})
     for path, cut in itertools.product(options.paths, cuts):
         since = time.process_time()
@@ -83,6 +94,15 @@ def main() -> None:
         print(f"{row}  {time.process_time() - since:.0f} CPU s", flush=True)
         if options.out:
             Path(options.out).write_text("\n".join(lines) + "\n")
+
+
+def turned_mosaic(stack: np.ndarray, n: int) -> np.ndarray:
+    """A stack n x n times in Y and X, turned by a quarter from place to place; n of 1 is itself."""
+    rows = [
+        np.concatenate([np.rot90(stack, y * n + x, axes=(1, 2)) for x in range(n)], axis=2)
+        for y in range(n)
+    ]
+    return np.concatenate(rows, axis=1)
 
 
 def _compare(found: dict[str, np.ndarray]) -> None:
@@ -99,6 +119,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tiles", type=int, nargs="+", default=[256, 384, 512, 1024])
     parser.add_argument("--halo", type=int, default=64)
     parser.add_argument("--paths", nargs="+", choices=PATHS, default=PATHS, help="to be tiled")
+    parser.add_argument("--stacks", type=int, default=1, help="stacks along a side, in Y and X")
     parser.add_argument("--volume", action="store_true", help="a stack in three dimensions")
     parser.add_argument("--out")
     return parser.parse_args()

@@ -6,7 +6,8 @@ Tiles are staged before, each tool's in its own form, and not measured: for cyto
 of a run; for patchworks, through its ``stage_tile``, one store of labels with the counts of labels
 and the strips that its ``iou`` rule compares; dask-image gets patchworks' store. What is measured
 ends with one label image on disk. cytopave's has a pyramid, a seam report and ids 1..n besides;
-the others' are single arrays with gaps between the ids. All figures as in overhead.py.
+the others' are single arrays with gaps between the ids, so "cytopave level 0" writes no more than
+that level. All figures as in overhead.py.
 
 dask-image has no public function for this; its own ``label`` calls the ones used here.
 """
@@ -26,7 +27,7 @@ from measure import Usage, measure
 from overhead import HALO, HERE, PEERS, environment, median, short
 from tables import machine, print_table
 
-RIVALS = ("cytopave", "patchworks iou", "patchworks touch", "dask-image")
+RIVALS = ("cytopave", "cytopave level 0", "patchworks iou", "patchworks touch", "dask-image")
 PUBLISHED = "labels/cells/0"
 
 
@@ -74,7 +75,8 @@ def compare(args: argparse.Namespace, tile: int, side: int) -> dict[str, Usage]:
 
 def command_of(rival: str) -> tuple[str, str]:
     """Interpreter and script (``run_merge_...``) of a rival."""
-    return (sys.executable, "cytopave") if rival == "cytopave" else (str(PEERS), "peers")
+    ours = rival.startswith("cytopave")
+    return (sys.executable, "cytopave") if ours else (str(PEERS), "peers")
 
 
 def run(rival: str, staged: Path) -> tuple[Usage, Any]:

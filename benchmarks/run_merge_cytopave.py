@@ -38,11 +38,13 @@ def stage(image: str, folder: str, tile: str, halo: str) -> None:
     Path(folder, "plan.json").write_text(plan.model_dump_json())
 
 
-def merge(folder: str, output: str) -> None:
+def merge(rival: str, folder: str, output: str) -> None:
     plan = Plan.model_validate_json(Path(folder, "plan.json").read_bytes())
     target = label_target(
         plan.image, name="cells", output=output, tile=plan.grid.tile, digest=plan.digest
     )
+    if rival == "cytopave level 0":  # what the others write
+        target = target.model_copy(update={"levels": target.levels[:1], "direct": 1})
     plan = plan.model_copy(update={"target": target})
     scanned = [tuple(chain.from_iterable(batches)) for batches in grouped(plan.batches, GROUPS)]
     for tiles in scanned:
@@ -52,10 +54,14 @@ def merge(folder: str, output: str) -> None:
     for blocks in written:
         stages.write_blocks(plan, blocks)
     stages.count_seams(plan, written)
-    plan.target.finish()
+    plan.target.writer().finish()
     plan.target.publish({})
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    (stage if sys.argv[1] == "stage" else merge)(*sys.argv[2:])
+    what, *arguments = sys.argv[1:]
+    if what == "stage":
+        stage(*arguments)
+    else:
+        merge(what, *arguments)

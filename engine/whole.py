@@ -55,7 +55,7 @@ def run_whole(plan: Plan, facts: Mapping[str, Any], *, measure: bool = False) ->
             for group in blocks:
                 stages.write_blocks(plan, group)
             seams = stages.count_seams(plan, blocks)
-        plan.target.finish()
+        plan.target.writer().finish()
         table = None
         if measure:
             with clock.stage("measure"):

@@ -30,7 +30,7 @@ def publish_labels(plan_path: str, *, report: Report) -> str:
         OutputError: The name was taken meanwhile, or the written image is not valid.
     """
     plan = Plan.load(plan_path)
-    plan.target.finish()
+    plan.target.writer().finish()
     plan.target.publish(report.provenance(plan_facts(plan)))
     return str(plan.target.published)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cytopave.engine.allocator import keep_freed_memory
 from cytopave.engine.lazy import grouped
 from cytopave.engine.merge.links import LINK, scan
 from cytopave.engine.merge.paint import Painter
@@ -56,6 +57,7 @@ def scan_tiles(plan: Plan, tiles: Sequence[int], *, threads: int = 1) -> int:
     Raises:
         CorruptError: A tile's file is missing or damaged.
     """
+    keep_freed_memory()
 
     def scanned(part: Sequence[int]) -> tuple[np.ndarray, list[np.ndarray]]:
         opened = OpenTiles(plan.scratch)
@@ -113,6 +115,7 @@ def write_blocks(plan: Plan, blocks: Sequence[WriteBlock], *, threads: int = 1) 
     Raises:
         CorruptError: A tile's file is missing or damaged.
     """
+    keep_freed_memory()
     resolution = load_resolution(plan.merge_folder)
     largest = max(block.box.size for block in blocks)
     threads = min(threads, max(1, _PIXELS_AT_ONCE // (_IN_HAND * largest)))
@@ -140,7 +143,7 @@ def _written(plan: Plan, blocks: Sequence[WriteBlock], resolution: Resolution) -
         return labels
 
     # While a block is painted, those before it are compressed and written.
-    pipeline = Pipeline(lambda _: None, paint, plan.target.write, bound=_IN_HAND)
+    pipeline = Pipeline(lambda _: None, paint, plan.target.writer().write, bound=_IN_HAND)
     with closing(pipeline.run(blocks)) as written:
         for _, _, error in written:
             if error is not None:

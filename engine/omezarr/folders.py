@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -241,8 +242,15 @@ def _array(
     if mode == "r" and ("://" in url or "::" in url):
         store = FsspecStore.from_url(url, storage_options=storage, read_only=True)
         return guarded(zarr.open_array(Patient(store), path=path, mode=mode))
-    array = zarr.open_array(url, path=path, mode=mode, storage_options=storage)
-    return guarded(array) if mode == "r" else array
+    if mode == "r":
+        return guarded(zarr.open_array(url, path=path, mode=mode, storage_options=storage))
+    with _opening, zarr.config.set(_WRITING):
+        return zarr.open_array(url, path=path, mode=mode, storage_options=storage)
+
+
+# zarr's default pipeline starts a coroutine a chunk, which costs as much as compressing it.
+_WRITING = {"codec_pipeline.path": "zarr.core.codec_pipeline.FusedCodecPipeline"}
+_opening = threading.Lock()  # zarr's settings belong to the process, not to a thread
 
 
 def _seconds(info: Mapping[str, Any]) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,16 +13,17 @@ from numcodecs import Blosc
 from pydantic import BaseModel, ConfigDict
 from zarr.codecs import ZstdCodec
 
-from cytopave.engine.boxes import Box
 from cytopave.engine.errors import OutputError
 from cytopave.engine.lazy import Lazy
 from cytopave.engine.omezarr import ngff, publish, pyramid
 from cytopave.engine.omezarr.folders import Folder, absolute
+from cytopave.engine.omezarr.label_writer import LabelWriter
 from cytopave.engine.omezarr.pyramid import LabelLevel
 
 if TYPE_CHECKING:
     import os
 
+    from cytopave.engine.boxes import Box
     from cytopave.engine.omezarr.image import Image
 
 
@@ -49,7 +49,7 @@ class LabelTarget(BaseModel):
         axes: Letters of the axes, those of the image without C, in the order ``tzyx``.
         units: Unit of each axis.
         levels: The pyramid, finest first.
-        direct: Number of levels that `write` writes; `finish` writes the others.
+        direct: Number of levels that are written block by block; the others come last.
         plan: Chunks, shards and units of level 0.
         source: Path of the image relative to the label image; None in another store.
     """
@@ -95,7 +95,7 @@ class LabelTarget(BaseModel):
     @property
     def spatial_shape(self) -> tuple[int, ...]:
         """Pixels of level 0 along ([Z], Y, X)."""
-        return self._spatial(self.levels[0].shape)
+        return self.spatial(self.levels[0].shape)
 
     @property
     def n_times(self) -> int:
@@ -125,7 +125,7 @@ class LabelTarget(BaseModel):
         dtype = np.dtype(dtype)
         if dtype not in (np.uint32, np.uint64):
             raise ValueError(f"labels are uint32 or uint64, not {dtype}")
-        with self._writing():
+        with self.writing():
             if ngff.read_attributes(self.store) is None:
                 publish.write_group(self.store, zarr_format=self.zarr_format, attributes={})
             if not all(self._fits(level, dtype) for level in self.levels):
@@ -137,48 +137,9 @@ class LabelTarget(BaseModel):
                 if ngff.read_attributes(self.staging / level.path) is None:
                     self._create_array(level, dtype)
 
-    def write(self, block: WriteBlock, labels: np.ndarray) -> None:
-        """Write the pixels of a block to level 0 and to the coarser levels that align with it.
-
-        Chunks of nothing but background are not stored.
-
-        Args:
-            block: One of `blocks`.
-            labels: Its pixels ([Z], Y, X), final ids, 0 the background.
-
-        Raises:
-            OutputError: They cannot be written.
-            ValueError: Their shape is not the block's, or an id does not fit the dtype.
-        """
-        if labels.shape != block.box.shape:
-            raise ValueError(f"labels of shape {labels.shape} for block {block.box}")
-        steps = pyramid.sampling(self.levels, len(self.spatial_shape))
-        region, part = block.box, self._cast(labels)
-        with self._writing():
-            for index in range(self.direct):
-                if index:
-                    region, part = pyramid.coarser(region, part, steps[index - 1])
-                if part.size == 0:
-                    break
-                self._put(index, block.time, region, part)
-
-    def finish(self) -> None:
-        """Write the levels that no block could, each from the one before. Blocks come first.
-
-        Raises:
-            OutputError: They cannot be written.
-        """
-        steps = pyramid.sampling(self.levels, len(self.spatial_shape))
-        with self._writing():
-            for index in range(self.direct, len(self.levels)):
-                finer = self._array(index - 1)
-                chunk = self._spatial(self.levels[index].chunks)
-                stride = tuple(c * (2 if i >= len(chunk) - 2 else 1) for i, c in enumerate(chunk))
-                whole = Box.of(self._spatial(self.levels[index].shape))
-                for time, box in itertools.product(range(self.n_times), whole.blocks(stride)):
-                    picks = [i[s] for i, s in zip(steps[index - 1], box.slices, strict=True)]
-                    part = finer.oindex[(time, *picks) if "t" in self.axes else tuple(picks)]
-                    self._put(index, time, box, np.asarray(part))
+    def writer(self) -> LabelWriter:
+        """What writes the pixels, once the arrays are created."""
+        return LabelWriter(self)
 
     def publish(self, provenance: Mapping[str, Any]) -> None:
         """Complete the metadata, validate, and make the label image visible.
@@ -192,7 +153,7 @@ class LabelTarget(BaseModel):
             OutputError: There is nothing to publish, or the name was taken in the meantime.
             CorruptError: What was written is not valid OME-Zarr.
         """
-        with self._writing():
+        with self.writing():
             if self.staging.exists():
                 self._describe(provenance)
                 ngff.validate_labels(self.staging)
@@ -218,22 +179,9 @@ class LabelTarget(BaseModel):
         attributes[publish.PROVENANCE] = {**provenance, "digest": self.digest}
         publish.write_group(self.staging, zarr_format=self.zarr_format, attributes=attributes)
 
-    def _spatial(self, values: tuple[int, ...]) -> tuple[int, ...]:
+    def spatial(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        """The values of the spatial axes, of one an axis."""
         return values[1:] if "t" in self.axes else values
-
-    def _array(self, index: int) -> zarr.Array[Any]:
-        return (self.staging / self.levels[index].path).array(mode="r+")
-
-    def _put(self, index: int, time: int, box: Box, part: np.ndarray) -> None:
-        where: Any = (time, *box.slices) if "t" in self.axes else box.slices
-        self._array(index)[where] = part
-
-    def _cast(self, labels: np.ndarray) -> np.ndarray:
-        dtype = self._array(0).dtype
-        info = np.iinfo(dtype)
-        if labels.dtype.kind not in "ui" or labels.min() < 0 or labels.max() > info.max:
-            raise ValueError(f"labels of dtype {labels.dtype} do not all fit {dtype}")
-        return labels.astype(dtype, copy=False)
 
     def _fits(self, level: LabelLevel, dtype: np.dtype[Any]) -> bool:
         folder = self.staging / level.path
@@ -265,7 +213,8 @@ class LabelTarget(BaseModel):
         )
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
+        """Around all that writes: what the system refuses becomes an `OutputError`."""
         try:
             yield
         except OSError as error:

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 # Runs of equal labels compress better, and faster, as they are; columns of a table do not.
-_LABELS = Blosc(cname="zstd", clevel=1, shuffle=Blosc.NOSHUFFLE)
+# Written once, read twice, deleted: LZ4 takes less than half of zstd's time for both, and a
+# fiftieth of the image's bytes instead of a hundredth.
+_LABELS = Blosc(cname="lz4", clevel=1, shuffle=Blosc.NOSHUFFLE)
 _TABLE = Blosc(cname="zstd", clevel=1, shuffle=Blosc.SHUFFLE)
 _LOCAL_HEADER = struct.Struct("<14x3I2H")  # of a zip's member: checksum, size twice, two lengths
-_HEAD = 1 << 16  # bytes of a file that are read at once
+_HEAD = 1 << 18  # bytes of a file that are read at once
 
 
 @dataclass(frozen=True)

@@ -107,12 +107,14 @@ class Scratch:
 def _write(path: Path, grid: Grid, tile: Tile, labels: np.ndarray) -> int:
     table = views(grid, tile, labels)
     labels = labels.astype(np.min_scalar_type(len(table)), copy=False)
-    members = {"core": labels[tile.core.within(tile.window)]}
+    members = {"views": table}
     for step, _ in grid.steps(tile):
         zone = shared_zone(grid, tile, step)
         if zone is not None:
             members[zone_name(step)] = labels[zone.within(tile.window)]
-    write_archive(path, {"views": table, **members})
+    # Last: what neighbours need comes with the beginning of the file, in one reading.
+    members["core"] = labels[tile.core.within(tile.window)]
+    write_archive(path, members)
     return len(table)
 
 

@@ -312,8 +312,8 @@ def test_report_of_a_plain_array_whose_axes_were_given(command: Command, folder:
     )
     plan.target.create(np.uint32)
     for block in plan.target.blocks():
-        plan.target.write(block, (pixels[1] > 0).astype(np.uint32)[block.box.slices])
-    plan.target.finish()
+        plan.target.writer().write(block, (pixels[1] > 0).astype(np.uint32)[block.box.slices])
+    plan.target.writer().finish()
     made = Report(
         image=plan.image.url,
         labels_path=str(plan.target.published),

@@ -13,6 +13,7 @@ from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.context import FlowRunContext
+from prefect.events.worker import EventsWorker
 
 from cytopave.blocks import Cluster
 from cytopave.blocks.cluster import resolve_cluster
@@ -75,6 +76,7 @@ def act(item: str, *, folder: Path) -> str:
     if item.startswith("fail"):
         raise ValueError(f"{item} is bad")
     if item.startswith("kill"):
+        EventsWorker.drain_all()  # what this process has to tell of tasks before dies with it else
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.05)
     return item.upper()

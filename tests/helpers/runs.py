@@ -82,7 +82,7 @@ def merge_here(plan: Plan, *, tiles: int = 3, blocks: int = 2, threads: int = 1)
     plan.target.create(stages.resolve_run(plan, groups).final.dtype)
     for part in itertools.batched(plan.target.blocks(), blocks):
         stages.write_blocks(plan, part, threads=threads)
-    plan.target.finish()
+    plan.target.writer().finish()
     plan.target.publish({"fingerprint": plan.fingerprint})
 
 

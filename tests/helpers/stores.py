@@ -173,6 +173,7 @@ class Traffic:
         self.reads: Counter[str] = Counter()
         self.writes: Counter[str] = Counter()
         get, put = LocalStore.get, LocalStore.set
+        get_sync, put_sync = LocalStore.get_sync, LocalStore.set_sync
         traffic = self
 
         async def counted_get(store: LocalStore, key: str, *args: Any, **kwargs: Any) -> Any:
@@ -185,8 +186,20 @@ class Traffic:
             traffic.writes[f"{store.root}/{key}"] += 1
             await put(store, key, value)
 
+        def counted_get_sync(store: LocalStore, key: str, *args: Any, **kwargs: Any) -> Any:
+            value = get_sync(store, key, *args, **kwargs)
+            if value is not None:
+                traffic.reads[f"{store.root}/{key}"] += 1
+            return value
+
+        def counted_set_sync(store: LocalStore, key: str, value: Any) -> None:
+            traffic.writes[f"{store.root}/{key}"] += 1
+            put_sync(store, key, value)
+
         monkeypatch.setattr(LocalStore, "get", counted_get)
         monkeypatch.setattr(LocalStore, "set", counted_set)
+        monkeypatch.setattr(LocalStore, "get_sync", counted_get_sync)
+        monkeypatch.setattr(LocalStore, "set_sync", counted_set_sync)
 
     @staticmethod
     def chunks(counts: Counter[str]) -> Counter[str]:

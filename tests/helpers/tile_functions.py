@@ -8,6 +8,7 @@ arguments or its source.
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import signal
 import time
@@ -38,7 +39,7 @@ def recorded(tile: np.ndarray, *, folder: str, seconds: float = 0.0, above: floa
         time.sleep(0.01)
     what, _, times = (note.read_text() if note.exists() else "").partition(" ")
     if what and calls(folder)[key] <= int(times or 1_000_000):
-        return misbehave(what, tile)
+        return misbehave(what, tile, Path(folder))
     return components(tile > above)
 
 
@@ -52,7 +53,7 @@ def calls(folder: Path | str) -> Counter[str]:
     )
 
 
-def misbehave(what: str, tile: np.ndarray) -> object:
+def misbehave(what: str, tile: np.ndarray, folder: Path) -> object:
     """Do what a note says."""
     labels = components(tile > 0)
     if what in _WRONG_RESULTS:
@@ -60,7 +61,7 @@ def misbehave(what: str, tile: np.ndarray) -> object:
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "hang":
-        hang()
+        hang(folder / "before")
     if what == "torch":
         import torch
 
@@ -70,8 +71,14 @@ def misbehave(what: str, tile: np.ndarray) -> object:
     raise ValueError("these pixels are not to my taste")
 
 
-def hang() -> None:
-    """A library that never returns, and keeps the interpreter's lock meanwhile."""
+def hang(before: Path) -> None:
+    """A library that never returns, and keeps the interpreter's lock meanwhile.
+
+    What ``before`` names, if there is such a file, is waited for: the tile before may still be
+    written when this one is begun, and could not be any more.
+    """
+    while before.exists() and not glob.glob(before.read_text()):
+        time.sleep(0.01)
     ctypes.PyDLL(None).sleep(3600)
 
 

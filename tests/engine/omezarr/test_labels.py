@@ -39,8 +39,8 @@ def fill(target: LabelTarget, labels: np.ndarray, dtype: str = "uint32") -> None
     target.create(dtype)
     for block in target.blocks():
         frame = labels[block.time] if "t" in target.axes else labels
-        target.write(block, frame[block.box.slices])
-    target.finish()
+        target.writer().write(block, frame[block.box.slices])
+    target.writer().finish()
 
 
 def nearest(labels: np.ndarray, target: LabelTarget) -> list[np.ndarray]:
@@ -142,10 +142,10 @@ def test_each_chunk_is_written_once(
     target.create("uint32")
     traffic = stores.Traffic(monkeypatch)
     for block in target.blocks():
-        target.write(block, labels[block.box.slices])
+        target.writer().write(block, labels[block.box.slices])
     reads = traffic.chunks(traffic.reads)
     assert reads.total() == 0  # no chunk is completed by reading it first
-    target.finish()
+    target.writer().finish()
     writes = traffic.chunks(traffic.writes)
     assert set(writes.values()) == {1}
     spans = [level.shards or level.chunks for level in target.levels]
@@ -222,7 +222,7 @@ def test_bad_pixels_are_bugs(tmp_path: Path, bad: np.ndarray) -> None:
     target.create("uint32")
     (block,) = target.blocks()
     with pytest.raises(ValueError, match="labels of"):
-        target.write(block, bad)
+        target.writer().write(block, bad)
     with pytest.raises(ValueError, match="not int32"):
         target.create("int32")
 
@@ -403,7 +403,7 @@ def test_a_failing_disk_is_one_sentence(tmp_path: Path) -> None:
     (target.staging.local or path).joinpath("0", "c").write_text("in the way")
     (block,) = target.blocks()
     with pytest.raises(OutputError, match=r"'cells' cannot be written to .*i\.zarr: "):
-        target.write(block, np.ones((64, 64), "u4"))
+        target.writer().write(block, np.ones((64, 64), "u4"))
 
 
 class TestResume:
@@ -416,12 +416,12 @@ class TestResume:
         first = target_of(path, tile=(1024, 1024))
         first.create("uint32")
         done, *rest = first.blocks()
-        first.write(done, labels[done.box.slices])
+        first.writer().write(done, labels[done.box.slices])
         again = target_of(path, tile=(1024, 1024))
         again.create("uint32")
         for block in rest:
-            again.write(block, labels[block.box.slices])
-        again.finish()
+            again.writer().write(block, labels[block.box.slices])
+        again.writer().finish()
         again.publish({})
         check_levels(again, labels)
 

@@ -90,8 +90,8 @@ def staged(path: Path, name: str, *, seed: int = 0, **kwargs: Any) -> LabelTarge
     target = target_of(path, name, seed=seed, **kwargs)
     target.create("uint32")
     for block in target.blocks():
-        target.write(block, labels_of(seed)[block.box.slices])
-    target.finish()
+        target.writer().write(block, labels_of(seed)[block.box.slices])
+    target.writer().finish()
     return target
 
 

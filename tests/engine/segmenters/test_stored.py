@@ -39,7 +39,7 @@ def _merged(image: Path, tile: tuple[int, int]) -> np.ndarray:
     resolution = resolve_run(plan, plan.batches)
     plan.target.create(resolution.final.dtype)
     write_blocks(plan, list(plan.target.blocks()))
-    plan.target.finish()
+    plan.target.writer().finish()
     plan.target.publish({})
     return np.asarray(open_labels(image, "merged").levels[0][:])
 

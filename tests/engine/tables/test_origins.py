@@ -46,7 +46,7 @@ def test_the_table_of_a_run(folder: Path) -> None:
     plan = unpublished(image)
     measurement = plan_run(plan)
     n = measure_here(measurement)
-    plan.target.finish()
+    plan.target.writer().finish()
     plan.target.publish({"merge": plan.merge.model_dump()})
     table = open_table(image, "cells")
     assert len(table) == n == components(mask).max()

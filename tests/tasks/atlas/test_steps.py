@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("scanpy")
@@ -276,6 +278,41 @@ def test_real_counts_give_what_scanpy_gives(tmp_path: Path, client: distributed.
     sc.tl.leiden(inner, resolution=0.6, flavor="igraph", n_iterations=2, directed=False)
     assert adjusted_rand_score(found.obs["leiden"], inner.obs["leiden"]) >= 0.9
     assert adjusted_rand_score(found.obs["bulk_labels"], found.obs["leiden"]) > 0.4
+
+
+def test_a_wide_sparse_matrix_of_real_cells(tmp_path: Path, client: distributed.Client) -> None:
+    """The sample of celltypist: few cells, 32,786 genes, some counts corrected to fractions."""
+    found = importlib.util.find_spec("celltypist")
+    assert found is not None
+    assert found.origin is not None
+    sample = Path(found.origin).parent / "data" / "samples" / "sample_cell_by_gene.csv"
+    with sample.open() as lines:  # pandas takes 11 s for so many columns
+        genes = next(lines).rstrip().split(",")[1:]
+        cells, values = zip(*(line.rstrip().split(",", 1) for line in lines), strict=True)
+    counts = sparse.csr_matrix([np.array(row.split(","), np.float32) for row in values])
+    adata = anndata.AnnData(counts, pd.DataFrame(index=[*cells]), pd.DataFrame(index=genes))
+    assert adata.n_vars > 32_000
+    profile = Counts(
+        keep=Keep(min_genes=500),
+        variable=Variable(n_top=500),
+        scale=Scale(),
+        pca=Pca(n_comps=20),
+        **SHORT,
+    )
+    session = take_steps(client, write_atlas(tmp_path, adata), profile, block_rows=64)
+    result = anndata.read_zarr(session.plan.target.path)
+    reference = in_memory(adata, min_genes=500, min_cells=3, n_top=500)
+    assert 0 < reference.n_obs < adata.n_obs
+    assert reference.var["mt"].any()
+    assert result.obs_names.tolist() == reference.obs_names.tolist()
+    assert result.var_names.tolist() == reference.var_names.tolist()
+    for column in ("total_counts", "n_genes_by_counts", "pct_counts_mt"):
+        np.testing.assert_allclose(result.obs[column], reference.obs[column], rtol=1e-5)
+    np.testing.assert_array_equal(result.var["highly_variable"], reference.var["highly_variable"])
+    inner = reference[:, reference.var["highly_variable"]].copy()
+    sc.pp.scale(inner, max_value=10)
+    sc.pp.pca(inner, n_comps=20, svd_solver="covariance_eigh", mask_var=None)
+    assert np.abs(np.abs(result.obsm["X_pca"]) - np.abs(inner.obsm["X_pca"])).max() < 1e-3
 
 
 EMPTY = sparse.csr_matrix((40, 30), dtype=np.float32)
