@@ -109,7 +109,7 @@ def take(server: Server, folder: Path, out: Path) -> None:
     browser.do(page, shot="run", height=1000)
     browser.do(page, clicks=["Artifacts", "plan"], shot="plan", height=620)
     browser.do(page, clicks=["Artifacts", "stages"], shot="stages", height=680)
-    browser.do(page, clicks=["Artifacts", "seams"], shot="seams", height=560)
+    browser.do(page, clicks=["Artifacts", "seams"], shot="seams", height=640)
 
     sweep(server, field.image, browser)
 
