@@ -8,7 +8,7 @@ is overhead. The same tiles by the engine's own functions, in one process, say h
 was. Memory is sampled while the run goes on. Several runs at once show what the machine takes. Then
 the server is told of task runs as fast as they can be told, by the events that Prefect's own tasks
 send: how many a second it records, and whether SQLite ever gave up. 500 batches, the default, take
-about 4 minutes on two cores, 2,000 about 12.
+under 5 minutes on two cores, 2,000 some 12.
 """
 
 from __future__ import annotations
