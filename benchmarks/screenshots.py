@@ -21,19 +21,23 @@ from typing import TYPE_CHECKING, Any
 import stores
 import tile_functions
 from PIL import Image as Pillow
+from prefect.utilities.callables import parameter_schema
 from server import Server, wait_until
+from skimage.filters import threshold_otsu
 
 from cytopave.engine import samples
 from cytopave.engine.tiling import Grid
+from cytopave.flows import segment_image
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     import numpy as np
+    from prefect.client.schemas import TaskRun
 
-TILE, HALO, ABOVE = (200, 220), 24, 1500
+TILE, HALO = (200, 220), 24
 SEGMENT = "segment-image/segment-image"
-BYTES = 200_000
+BYTES = 300_000
 
 
 def main(out: Path) -> None:
@@ -61,12 +65,17 @@ def take(server: Server, folder: Path, out: Path) -> None:
     with server.client() as client:
         deployment = client.read_deployment_by_name(SEGMENT)
     form = f"/deployments/deployment/{deployment.id}/run"
-    browser.do(form, shot="form", height=5800)
+    browser.do(form, shot="form", height=6900, until="Submit")
+    check_form(segment_image, browser.text)
+    columns(out / "form.png", 3)
     # Filled in and sent by mouse and keyboard.
-    browser.do(form, fill=str(image), clicks=["Threshold", "Submit"])
+    browser.do(form, fill=str(image), clicks=["Watershed", "Submit"])
     (sent,) = wait_for(lambda: server.runs("segment-image"))
-    assert sent.parameters["segmenter"]["kind"] == "threshold"
+    assert sent.parameters["segmenter"]["kind"] == "watershed"
     server.ended(sent.id, "Completed")
+    picture = ["Artifacts", "picture"]
+    browser.do(f"/runs/flow-run/{sent.id}", clicks=picture, shot="picture", height=1150)
+    assert browser.pictures == [(435, 384), (512, 512)], browser.pictures
 
     # A run that takes its time, and of which two tiles fail.
     notes = folder / "notes"
@@ -74,7 +83,7 @@ def take(server: Server, folder: Path, out: Path) -> None:
     for tile in (9, 10):
         key = tile_functions.key_of(field.image[grid[tile].window.slices])
         (notes / key).write_text("error")
-    kwargs = {"folder": str(notes), "seconds": 5, "above": ABOVE}
+    kwargs = {"folder": str(notes), "seconds": 5, "above": float(threshold_otsu(field.image))}
     parameters = {
         "image": str(image),
         "name": "nuclei",
@@ -92,15 +101,51 @@ def take(server: Server, folder: Path, out: Path) -> None:
     browser.do(page, clicks=["Artifacts", "failed-tiles"], shot="failed-tiles", height=520)
     for note in notes.iterdir():
         note.unlink()
+    before = {t.id for t in server.task_runs(run.id)}
     browser.do(page, clicks=["Retry", "Retry!"])
     server.ended(run.id, "Completed")
     assert sum(tile_functions.calls(notes).values()) == 2, "the retry computed something else"
+    check_retry([t for t in server.task_runs(run.id) if t.id not in before])
     browser.do(page, shot="run", height=1000)
-    for key, height in (("plan", 620), ("stages", 620), ("seams", 420), ("picture", 1150)):
-        browser.do(page, clicks=["Artifacts", key], shot=key, height=height)
-    assert browser.pictures == [(435, 384), (512, 512)], browser.pictures
+    browser.do(page, clicks=["Artifacts", "plan"], shot="plan", height=620)
+    browser.do(page, clicks=["Artifacts", "stages"], shot="stages", height=680)
+    browser.do(page, clicks=["Artifacts", "seams"], shot="seams", height=640)
 
     sweep(server, field.image, browser)
+
+
+def check_form(flow: Any, text: str) -> None:
+    """Every parameter is there, with what is said of it."""
+    seen = " ".join(text.split())
+    for name, field in parameter_schema(flow).properties.items():
+        assert name in seen, name
+        assert " ".join(field["description"].split()) in seen, f"{name}: {field['description']}"
+
+
+def columns(file: Path, n: int) -> None:
+    """Lay a long page out beside itself, without the menu on its left."""
+    long = Pillow.open(file).convert("RGB")
+    left, height = 250, -(-long.height // n)
+    wide = Pillow.new("RGB", (n * (long.width - left), height), long.getpixel((0, 0)))
+    for i in range(n):
+        part = long.crop((left, i * height, long.width, min((i + 1) * height, long.height)))
+        wide.paste(part, (i * (long.width - left), 0))
+    keep(wide, file)
+
+
+def check_retry(again: list[TaskRun]) -> None:
+    """What a click on Retry started: two batches anew, the others from their results."""
+    states = {t.name: t.state_name for t in again if t.name.startswith("segment batch")}
+    computed = {name for name, state in states.items() if state != "Cached"}
+    assert computed == {"segment batch 5 (tiles 9, 13)", "segment batch 6 (tiles 10, 14)"}, states
+    assert len(states) == 8, states
+
+
+def keep(picture: Pillow.Image, file: Path) -> None:
+    """Save a picture small enough for a manual."""
+    small = picture.convert("RGB").quantize(256, Pillow.Quantize.FASTOCTREE)
+    small.save(file, optimize=True)
+    assert file.stat().st_size < BYTES, f"{file} has {file.stat().st_size} bytes"
 
 
 def sweep(server: Server, pixels: np.ndarray, browser: Browser) -> None:
@@ -140,7 +185,7 @@ class Browser:
 
     def __init__(self, address: str, out: Path) -> None:
         self._address, self._out = address, out
-        self.title = ""
+        self.title = self.text = ""
         self.pictures: list[tuple[int, int]] = []
 
     def do(self, path: str, *, clicks: Any = (), shot: str = "", **options: Any) -> None:
@@ -159,11 +204,10 @@ class Browser:
         )
         seen = json.loads(done.stdout)
         self.title = seen["title"]
+        self.text = seen["text"]
         self.pictures = [tuple(size) for size in seen["pictures"]]
         if shot:
-            small = Pillow.open(file).convert("RGB").quantize(256, Pillow.Quantize.FASTOCTREE)
-            small.save(file, optimize=True)
-            assert file.stat().st_size < BYTES, f"{file} has {file.stat().st_size} bytes"
+            keep(Pillow.open(file), file)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ process that it starts.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import uuid
@@ -269,10 +270,16 @@ def resolve_cluster(spec: Cluster | str) -> Cluster:
         raise ClusterError(f"cluster {text!r}: {message}") from None
     if saved is None:
         raise ClusterError(
-            f"there is no cluster {text!r}: use one of {', '.join(PRESETS)}, a scheduler's "
-            f"address such as tcp://host:8786, or the name of a saved cytopave cluster block"
+            f"there is no cluster {text!r}{_similar(text)}: use one of {', '.join(PRESETS)}, a "
+            "scheduler's address such as tcp://host:8786, or the name of a saved cytopave cluster "
+            "block"
         )
     return saved
+
+
+def _similar(text: str) -> str:
+    close = difflib.get_close_matches(text, PRESETS, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _check_ucx() -> None:

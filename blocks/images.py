@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +34,8 @@ class ImageStore(Block):
     """A folder or bucket of images, and what it takes to open it.
 
     Saved as ``scans``, its image ``plate1/A1.zarr`` is ``store://scans/plate1/A1.zarr`` wherever an
-    image, or the store that gets labels, is asked for. Credentials stay in the block.
+    image, a folder of images, or the store that gets labels, is asked for. Credentials stay in the
+    block.
     """
 
     _block_type_name = "cytopave image store"
@@ -88,6 +91,21 @@ class ImageStore(Block):
             )
         return f"{stores.SCHEME}{name}/{path}".rstrip("/")
 
+    def findable(self) -> str:
+        """The URL by which every process that asks the same API finds this store.
+
+        A block that was not saved is saved, under a name made of its public fields: runs that
+        are started elsewhere get its name and never its secrets. A folder needs no name.
+        """
+        if self._block_document_name is None:
+            if "://" not in self.url:
+                return stores.absolute(self.url)
+            public = json.dumps([self.url, self.storage_options], sort_keys=True)
+            name = f"inline-{hashlib.sha256(public.encode()).hexdigest()[:16]}"
+            self.save(name, overwrite=True)
+            _opened.pop(name, None)
+        return self.image()
+
 
 _opened: dict[str, tuple[float, tuple[str, Mapping[str, Any]]]] = {}
 
@@ -126,6 +144,19 @@ def local_path(url: str | None) -> str | None:
     address, _ = stores.located(url, {})
     address = stores.absolute(address)
     return url if "://" in address else address
+
+
+def folder_url(folder: str | ImageStore) -> str:
+    """The path or URL of a folder of images, for whoever opens it in whatever process.
+
+    Args:
+        folder: A path, a URL, ``store://name/folder``, or a store itself.
+
+    Raises:
+        UserError: It names a store that is not there.
+    """
+    url = folder.findable() if isinstance(folder, ImageStore) else folder
+    return local_path(url) or url
 
 
 def register() -> None:

@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     ] = 30.0
     batch_seconds: Annotated[
         PositiveFloat,
-        Field(description="Work of one Prefect task; about 0.2 s of it is overhead."),
+        Field(description="Work of one Prefect task; about 0.3 s of it is overhead."),
     ] = 20.0
     results: Annotated[
         str | None,

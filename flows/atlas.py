@@ -37,7 +37,7 @@ def _run_name() -> str:
 @embedded_flow(
     name="preprocess-atlas",
     flow_run_name=_run_name,
-    task_runner=make_runner(),
+    task_runner=make_runner(library="cupy"),
     persist_result=False,
     validate_parameters=True,
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from prefect import get_run_logger
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 
+from cytopave.blocks.images import folder_url
 from cytopave.engine.errors import OutputError
 from cytopave.engine.housekeeping import Leftover, leftovers
 from cytopave.engine.settings import load_settings
@@ -63,7 +64,7 @@ def clean_scratch(
     """Delete scratch folders, unpublished labels and half-written files that no run uses.
 
     Args:
-        folders: Folders of images or of labels, searched throughout.
+        folders: Folders of images or of labels, searched throughout: paths or URLs.
         scratch: Scratch folders that are not beside images.
         older_than_days: Keep what changed more recently.
         dry_run: Delete nothing, only report.
@@ -77,7 +78,7 @@ def clean_scratch(
         named.append(own)
     rows: list[Cleaned] = []
     freed, problems = 0, []
-    for leftover in leftovers(folders, scratch=named):
+    for leftover in leftovers([folder_url(f) for f in folders], scratch=named):
         action = _dispose(leftover, older_than_days * _DAY, dry=dry_run)
         if action in ("deleted", "to be deleted"):
             freed += leftover.size

@@ -14,6 +14,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from cytopave.blocks.cluster import resolve_cluster
 from cytopave.blocks.images import local_path
 from cytopave.blocks.models import with_saved_model
+from cytopave.blocks.results import check_results
 from cytopave.engine.errors import LabelError
 from cytopave.engine.merge import Merge
 from cytopave.engine.overtime import forget
@@ -121,6 +122,7 @@ def segment_image(
         OutOfMemoryError: The GPU's memory did not suffice, however often it was tried.
     """
     settings = load_settings()
+    check_results(settings.results)
     check_no_default_client(cluster)
     image, output = local_path(image) or image, local_path(output)
     segmenter, chosen = with_saved_model(segmenter, channels)

@@ -8,6 +8,8 @@ from prefect.exceptions import ParameterTypeError
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 
+from cytopave.blocks.cluster import resolve_cluster
+from cytopave.blocks.images import ImageStore, folder_url, local_path
 from cytopave.engine.errors import PlanError, SweepError
 from cytopave.engine.segmenters import Cellpose, Segmenter
 from cytopave.flows.segment import segment_image
@@ -53,13 +55,14 @@ class SweepReport(BaseModel):
 
 
 def _run_name() -> str:
-    parameters = flow_run.parameters
-    return f"{str(parameters['folder']).rstrip('/').rpartition('/')[2]} -> {parameters['name']}"
+    folder = flow_run.parameters["folder"]
+    url = str(getattr(folder, "url", folder))
+    return f"{url.rstrip('/').rpartition('/')[2]} -> {flow_run.parameters['name']}"
 
 
 @embedded_flow(name="sweep-images", flow_run_name=_run_name, persist_result=False)
 def sweep_images(
-    folder: str,
+    folder: str | ImageStore,
     *,
     name: str = "cells",
     segmenter: Segmenter = Cellpose(),  # noqa: B008
@@ -78,7 +81,8 @@ def sweep_images(
     work pool, whose limits hold; otherwise each image is a subflow of this run.
 
     Args:
-        folder: Folder or bucket of images, searched throughout: a path or URL.
+        folder: Folder or bucket of images, searched throughout: a path, a URL, a part of a saved
+            image store (store://NAME/folder), or an image store with its options and secrets.
         name: Name of the label images.
         segmenter: Method and its options.
         match: Shell pattern for the path of an image below the folder.
@@ -94,6 +98,7 @@ def sweep_images(
         SweepError: Images failed that were segmented here; the others are done.
     """
     given = _given(segmenter, parameters)
+    folder, output = folder_url(folder), local_path(output)
     if deployment is not None:
         check_deployment(deployment)
     under_way = runs_under_way(str(segment_image.name))
@@ -136,6 +141,7 @@ def _given(segmenter: Segmenter, parameters: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         PlanError: They are not those of the flow.
+        ClusterError: They name a cluster that is not there.
     """
     if own := [key for key in parameters if key in _OWN]:
         raise PlanError(f"the sweep sets {own[0]!r} itself: leave it out of the further parameters")
@@ -147,6 +153,8 @@ def _given(segmenter: Segmenter, parameters: dict[str, Any]) -> dict[str, Any]:
         raise PlanError(f"the further parameters are not those of segment-image: {why}") from None
     except TypeError as error:
         raise PlanError(f"segment-image has no such parameter: {error}") from None
+    if "cluster" in parameters:
+        resolve_cluster(checked["cluster"])
     encoded: dict[str, Any] = segment_image.serialize_parameters({k: checked[k] for k in given})
     return encoded
 

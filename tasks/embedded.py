@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from prefect import Flow, tags
 from prefect.context import TagsContext
+from prefect.settings import PREFECT_API_URL
 
+from cytopave.blocks.cluster import names_saved, resolve_cluster
+from cytopave.blocks.results import check_results
+from cytopave.blocks.saved import may_be_saved
+from cytopave.engine.settings import load_settings
 from cytopave.tasks.runner import embedded_api
 
 if TYPE_CHECKING:
@@ -25,10 +30,33 @@ class EmbeddedFlow[**P, R](Flow[P, R]):
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the flow; see `prefect.Flow`."""
+        """Run the flow; see `prefect.Flow`.
+
+        Raises:
+            UserError: A name of the request or of the settings is known to nobody: this is said
+                before an API is waited for.
+        """
+        refuse_unknown(kwargs.get("cluster"))
         embedded_api()
         with tags(TAG):
             return super().__call__(*args, **kwargs)
+
+
+def refuse_unknown(cluster: object) -> None:
+    """Refuse what names nothing, as far as that is certain without an API.
+
+    Args:
+        cluster: The parameter of a flow, if it has one.
+
+    Raises:
+        UserError: There is no such cluster, or no such storage for results.
+    """
+    api = bool(PREFECT_API_URL.value())
+    check_results(load_settings().results, api=api)
+    if isinstance(cluster, str) and (
+        api or not names_saved(cluster) or not may_be_saved(cluster.strip())
+    ):
+        resolve_cluster(cluster)
 
 
 def untagged() -> TagsContext:

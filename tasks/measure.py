@@ -24,7 +24,7 @@ def measure_group(group: int, *, path: str) -> int:
     return stages.measure_group(Measurement.load(path), group)
 
 
-@task(name="write_table", persist_result=False)
+@task(name="write_table", persist_result=False, task_run_name="write table")
 def write_table(path: str) -> int:
     """Join the sums and write the table, not yet visible; returns the number of rows.
 
@@ -39,7 +39,7 @@ def write_table(path: str) -> int:
     return stages.write_table(Measurement.load(path), provenance)
 
 
-@task(name="publish_table", persist_result=False)
+@task(name="publish_table", persist_result=False, task_run_name="publish table")
 def publish_table(target: TableTarget) -> str:
     """Make the table visible; returns its URL.
 

@@ -33,7 +33,9 @@ def progress(description: str, total: int, *, key: str) -> Iterator[Callable[[in
         total: All parts.
         key: Key of the artifact: lower-case letters, digits and dashes.
     """
-    artifact = create_progress_artifact(progress=0.0, key=key, description=description)
+    artifact = create_progress_artifact(
+        progress=0.0, key=key, description=f"{description}: {total} in all"
+    )
     assert isinstance(artifact, UUID)  # a coroutine only in asynchronous code
     columns = (
         TextColumn("{task.description:<24}"),

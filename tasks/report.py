@@ -103,12 +103,19 @@ def show_report(report: Report) -> None:
     create_table_artifact(report.stage_rows(), key="stages", description=f"Throughput. {found}")
     if report.seams.axes:
         create_table_artifact(
-            report.seam_rows(), key="seams", description="Objects that end exactly at tiles' seams"
+            seam_table(report), key="seams", description="Objects that end exactly at tiles' seams"
         )
     if report.missing:
         create_table_artifact(
             report.missing_rows(), key="missing-area", description=report.missing_note()
         )
+
+
+def seam_table(report: Report) -> list[dict[str, Any]]:
+    """The seams with a column an axis: a column a count is wider than the UI's page."""
+    axes = report.seam_rows()
+    counts = [name for name in axes[0] if name != "axis"]
+    return [{"count": n, **{f"axis {row['axis']}": row[n] for row in axes}} for n in counts]
 
 
 def show_cleaning(rows: Sequence[dict[str, Any]], *, freed: int, dry_run: bool) -> None:

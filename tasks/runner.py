@@ -30,6 +30,7 @@ from cytopave.blocks.cluster_checks import GIL_REASON
 from cytopave.engine.errors import ClusterError
 from cytopave.engine.gpu.vram import count_gpus
 from cytopave.tasks.guard import end_with_us
+from cytopave.tasks.reachable import check_api, check_home
 from cytopave.tasks.workers import check_workers, connect, look_at_memory, wait_for_workers
 
 if TYPE_CHECKING:
@@ -295,9 +296,14 @@ def embedded_api(*, timeout_seconds: int = 120) -> str:
 
     Returns:
         The URL of the API that flows of this process use.
+
+    Raises:
+        UserError: The API that is set does not answer, or a temporary one cannot be had.
     """
     if url := PREFECT_API_URL.value():
+        check_api(url)
         return str(url)
+    check_home()
     from prefect.server.api.server import SubprocessASGIServer
 
     server = SubprocessASGIServer()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prefect import task
 
+from cytopave.blocks.results import result_storage
 from cytopave.engine.planning.plan import CODE_VERSION, Plan
 from cytopave.engine.segment import Work, segment_tiles
 from cytopave.engine.settings import load_settings
 from cytopave.tasks.retry import retrying
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from prefect import Task
     from prefect.context import TaskRunContext
 
@@ -62,8 +64,4 @@ def segment_task(plan: Plan, batch: int) -> Task[..., Work]:
 def _result_storage(plan: Plan) -> Path | str:
     """Where results are persisted: as the site says, else with the tiles that they speak of."""
     results = load_settings().results
-    if results is None:
-        return plan.root / "results"
-    # Prefect's own way to name a saved block, which is no path that anybody would write.
-    named = not results.startswith(("/", ".", "~")) and results.count("/") == 1
-    return results if named else Path(results).expanduser().absolute()
+    return plan.root / "results" if results is None else result_storage(results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from prefect import task
@@ -24,7 +25,8 @@ from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 from pydantic import BaseModel, ConfigDict
 
-from cytopave.engine.errors import PlanError
+from cytopave.blocks.images import local_path
+from cytopave.engine.errors import PlanError, UserError
 from cytopave.engine.omezarr.folders import absolute
 from cytopave.engine.sweep import Candidate, candidates
 
@@ -55,7 +57,14 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, image: str, name: str, output: str | None) -> Place:
         """The same for every way to write a path."""
-        return cls(absolute(image), name, absolute(output) if output else None)
+        return cls(_address(image), name, _address(output) if output else None)
+
+
+def _address(url: str) -> str:
+    """A folder of a local store by its path; what names nothing (any more) as it is."""
+    with suppress(UserError):
+        url = local_path(url) or url
+    return absolute(url)
 
 
 class Swept(BaseModel):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_SECONDS_TO_ANSWER = 30
+"""A scheduler that runs answers in less, however busy it is; workers may be waited for longer."""
+
 
 def connect(address: str) -> PrefectDaskClient:
     """A connection to a scheduler.
@@ -32,7 +35,7 @@ def connect(address: str) -> PrefectDaskClient:
     Raises:
         ClusterError: None answers there.
     """
-    timeout = load_settings().worker_timeout_seconds
+    timeout = min(load_settings().worker_timeout_seconds, _SECONDS_TO_ANSWER)
     try:
         return PrefectDaskClient(address, set_as_default=False, timeout=timeout)
     except OSError as error:  # covers distributed's timeouts and refused connections

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import logging
 import os
 import sys
-from typing import TextIO
+import warnings
+from typing import TYPE_CHECKING, TextIO
 
+from cytopave.engine.errors import UserError
 from cytopave.engine.settings import load_settings
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _DEFAULTS = {
     # The temporary API is no installation of its own to be counted.
@@ -27,9 +35,40 @@ def prepare_prefect(*, verbose: bool) -> None:
 
     Args:
         verbose: Let Prefect and the workers write to the terminal.
+
+    Raises:
+        UserError: A variable of Prefect's has a value that it cannot have.
     """
     for name, value in {**_DEFAULTS, **({} if verbose else _QUIET)}.items():
         os.environ.setdefault(name, value)
+    _import_prefect()
+
+
+def _import_prefect() -> None:
+    """Import Prefect, which reads its settings once, and complains of them at length."""
+    from pydantic import ValidationError
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), warnings.catch_warnings():
+            # Said in a line of ours where it matters.
+            warnings.filterwarnings("ignore", message="Failed to create the Prefect home")
+            importlib.import_module("prefect.context")
+    except ValidationError as error:
+        raise UserError(f"Prefect's settings cannot be used: {_problems(error)}") from error
+    sys.stderr.write(said.getvalue())
+
+
+def _problems(error: ValidationError) -> str:
+    """What is wrong with which variable; not what follows from it."""
+    found = []
+    for problem in error.errors():
+        if problem["type"] == "default_factory_not_called":
+            continue
+        given, field = problem["input"], ".".join(str(part) for part in problem["loc"])
+        named = [n for n, v in os.environ.items() if n.startswith("PREFECT_") and v == given]
+        found.append(f"{named[0] if named else field}={given!r}: {problem['msg']}")
+    return "; ".join(found)
 
 
 def listen(*, verbose: bool) -> None:

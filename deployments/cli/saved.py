@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.engine.omezarr import stores
+from cytopave.engine.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +51,22 @@ def resolve_saved(image: str, parameters: dict[str, Any]) -> tuple[str, dict[str
         "output": local_path(parameters["output"]),
     }
     return local_path(image) or image, {**parameters, **changed}
+
+
+def check_results() -> None:
+    """Refuse a place for the results of batches that does not exist.
+
+    Raises:
+        UserError: ``CYTOPAVE_RESULTS`` names it.
+    """
+    results = load_settings().results
+    if results is None:
+        return
+    from cytopave.blocks import results as kept
+
+    if isinstance(storage := kept.result_storage(results), str):
+        await_api(storage.partition("/")[2])
+    kept.check_results(results)
 
 
 def await_api(name: str) -> None:

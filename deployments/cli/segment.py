@@ -9,7 +9,7 @@ from cytopave.deployments.cli.clusters import expected_workers, find_cluster
 from cytopave.deployments.cli.console import say, write_facts, write_json, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Keeping, Request
-from cytopave.deployments.cli.saved import look_up_stores
+from cytopave.deployments.cli.saved import check_results, look_up_stores
 from cytopave.deployments.cli.segment_plate import Wells, refuse_wells, run_plate, show_plate
 from cytopave.engine.errors import PlanError
 
@@ -80,6 +80,7 @@ def run_flow(image: str, request: Request, keeping: Keeping, *, common: Common) 
     parameters["scratch"] = str(parameters["scratch"]) if parameters["scratch"] else None
     prepare_prefect(verbose=common.verbose)
     expected_workers(find_cluster(request.cluster), gpu=draft.segmenter.uses_gpu)
+    check_results()
     if sys.stderr.isatty():
         say("starting; this takes some seconds")
     from cytopave.flows import segment_image

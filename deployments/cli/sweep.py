@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
+from cytopave.deployments.cli.clusters import expected_workers, find_cluster
 from cytopave.deployments.cli.console import write_json, write_table
 from cytopave.deployments.cli.environment import prepare_prefect
 from cytopave.deployments.cli.options import Common, Flag, Keeping, Request
+from cytopave.deployments.cli.saved import check_results
 from cytopave.deployments.cli.segment import INCOMPLETE
 from cytopave.engine.errors import PlanError
 
@@ -50,7 +52,8 @@ def sweep(
     Images that are done, or of which a run is under way, are left alone: repeat it at will.
 
     Args:
-        folder: Folder or bucket of images: a path or URL. With --output, that is a folder too.
+        folder: Folder or bucket of images: a path, a URL or store://NAME/folder. With --output,
+            that is a folder too.
         sweeping: Which images, and what runs them.
         request: What to segment and how.
         keeping: What becomes of tile files, and of tiles that fail.
@@ -60,6 +63,10 @@ def sweep(
         raise PlanError("a sweep replaces labels where the image changed: leave --overwrite out")
     parameters = request.parameters()
     prepare_prefect(verbose=common.verbose)
+    cluster = find_cluster(request.cluster)
+    if sweeping.deployment is None:  # else the runs are another host's
+        expected_workers(cluster, gpu=parameters["segmenter"].uses_gpu)
+        check_results()
     from cytopave.flows import sweep_images
     from cytopave.tasks.runner import embedded_api
 

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import ops_flows
 import pytest
+import stores
+from commands import Ended
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from cytopave.blocks import CellposeModel, Cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from commands import Command, Ended
+    from commands import Command
 
 THRESHOLD = ("--segmenter", "threshold")
 
@@ -39,6 +42,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("--cluster", "nvlink"), "'nvlink' needs an NVIDIA GPU and none is visible"),
         (("--cluster", "capacity"), "'capacity' needs an NVIDIA GPU"),
+        (("--cluster", "nvlnk"), "no cluster 'nvlnk' (did you mean 'nvlink'?): use one of auto,"),
         (("--cluster", "inproc://10.0.0.1/1"), "inside one process"),
         (("--cluster", "tcp://scheduler"), "write tcp://host:port"),
         (("--cluster", "http://scheduler:8786"), "write tcp://host:port"),
@@ -51,13 +55,73 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--output", ""), "an empty text names no file"),
         (("--set", "device=tpu"), "has no option 'device'"),
     ],
-    ids=" ".join,
+    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
 )
 def test_on_the_command_line(
     command: Command, image: Path, tokens: tuple[str, ...], text: str
 ) -> None:
     for verb in ("plan", "segment"):
         says(command(verb, image, *THRESHOLD, *tokens), text)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("CYTOPAVE_GPU_MEMORY_GB", "80%", "CYTOPAVE_GPU_MEMORY_GB='80%': Input should be a valid"),
+        ("CYTOPAVE_BATCH_SECONDS", "0", "CYTOPAVE_BATCH_SECONDS='0': Input should be greater"),
+        ("CYTOPAVE_LOG_LEVEL", "LOUD", "CYTOPAVE_LOG_LEVEL='LOUD': Input should be 'DEBUG'"),
+        ("CYTOPAVE_RESULTS", "/proc/no/results", "CYTOPAVE_RESULTS=/proc/no/results cannot be w"),
+        ("CYTOPAVE_RESULTS", "s3-bucket/lost", "CYTOPAVE_RESULTS=s3-bucket/lost names a storage"),
+    ],
+)
+def test_in_settings(
+    command: Command,
+    image: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    text: str,
+) -> None:
+    monkeypatch.setenv(variable, value)
+    for verb, what in (("segment", image), ("sweep", image.parent)):
+        says(command(verb, what, *THRESHOLD, "--cluster", "cpu"), text)
+    assert stores.listed(image) == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        (("--cluster", "nvlnk"), "no cluster 'nvlnk' (did you mean 'nvlink'?)"),
+        (("--cluster", "nvlink"), "'nvlink' needs an NVIDIA GPU and none is visible"),
+        (("--workers", "-1"), "--workers -1 must be a number larger than 0"),
+        (("--cluster", "tcp://scheduler"), "write tcp://host:port"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
+)
+def test_a_sweep_is_refused_as_a_whole(
+    command: Command, image: Path, tokens: tuple[str, ...], text: str
+) -> None:
+    """Not once an image."""
+    says(command("sweep", image.parent, *THRESHOLD, *tokens), text)
+
+
+def test_settings_of_prefect(image: Path, tmp_path: Path) -> None:
+    """Prefect complains of its variables in long tracebacks, when it is imported."""
+    tokens = ["segment", str(image), *THRESHOLD]
+    script = f"import cytopave.deployments.cli.app as a; print(a.run({tokens!r}))"
+    environ = {**os.environ, "PREFECT_HOME": str(tmp_path), "PREFECT_TASKS_DEFAULT_RETRIES": "80%"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True
+    )
+    text = "Prefect's settings cannot be used: PREFECT_TASKS_DEFAULT_RETRIES='80%': Input should be"
+    says(Ended(int(done.stdout), "", done.stderr), text)
+
+
+def test_an_api_that_does_not_answer(command: Command, image: Path) -> None:
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        text = "no Prefect API answers at http://127.0.0.1:9/api"
+        says(command("segment", image, *THRESHOLD), text)
+        says(command("sweep", image.parent, *THRESHOLD), text)
 
 
 def test_no_image(command: Command) -> None:
@@ -74,15 +138,23 @@ def test_a_misspelt_cluster_starts_no_api(image: Path, tmp_path: Path) -> None:
         "from cytopave.deployments.cli.app import run\n"
         f"status = run(['segment', {str(image)!r}, '--segmenter', 'threshold', "
         "'--cluster', 'cpus'])\n"
-        "print(status, len(psutil.Process().children()), 'distributed' in sys.modules)"
+        "print(status, len(psutil.Process().children()), 'distributed' in sys.modules)\n"
+        "from cytopave.flows import segment_image\n"
+        "try:\n"
+        f"    segment_image({str(image)!r}, cluster='nvlnk')\n"
+        "except Exception as error:\n"
+        "    print(error, len(psutil.Process().children()))"
     )
     environ = {**os.environ, "PREFECT_HOME": str(tmp_path / "home")}
     since = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "2 0 False\n"
-    assert "there is no cluster 'cpus': use one of auto, cpu, nvlink, capacity" in done.stderr
+    by_command, by_python = done.stdout.splitlines()
+    assert by_command == "2 0 False"
+    assert by_python.startswith("there is no cluster 'nvlnk' (did you mean 'nvlink'?): use one of")
+    assert by_python.endswith(" 0")
+    assert "there is no cluster 'cpus' (did you mean 'cpu'?): use one of auto, cpu," in done.stderr
     assert time.monotonic() - since < 60
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ from cytopave.flows import (
     refine_labels,
     relate_labels,
     segment_image,
+    segment_plate,
     sweep_images,
 )
 
 # What has to be said at each run of those that are started by hand.
 BY_HAND: dict[str, dict[str, Any]] = {
     "segment-image": {"image": "scan.zarr"},
+    "segment-plate": {"plate": "plate.zarr"},
     "measure-cells": {"image": "scan.zarr"},
     "refine-labels": {"image": "scan.zarr", "operations": [{"kind": "expand", "distance": 3}]},
     "relate-labels": {"image": "scan.zarr", "child": "nuclei", "parent": "cells"},
@@ -40,6 +43,7 @@ FILE: dict[str, Any] = yaml.safe_load((ROOT / "prefect.yaml").read_text())
 DEPLOYMENTS: dict[str, dict[str, Any]] = {d["name"]: d for d in FILE["deployments"]}
 FLOWS: dict[str, Any] = {
     "segment-image": segment_image,
+    "segment-plate": segment_plate,
     "sweep-images": sweep_images,
     "clean-scratch": clean_scratch,
     "measure-cells": measure_cells,
@@ -94,7 +98,7 @@ def test_how_many_run_at_once(deployment: dict[str, Any]) -> None:
     ConcurrencyLimitStrategy(limit["collision_strategy"])
     # Images wait for their turn; a sweep that comes too early is not made up for.
     waits = limit["collision_strategy"] == "ENQUEUE"
-    assert waits == (deployment["name"] == "segment-image")
+    assert waits == (deployment["name"] in ("segment-image", "segment-plate"))
 
 
 def test_a_sweep_starts_the_other_deployment() -> None:
@@ -141,3 +145,15 @@ def test_the_automations_are_ones_that_prefect_takes() -> None:
     assert isinstance(made.trigger, EventTrigger)
     heartbeat = FILE["definitions"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"]
     assert made.trigger.within.total_seconds() >= 3 * int(heartbeat)
+
+
+def test_the_settings_that_the_manual_names_exist() -> None:
+    """Prefect passes over a variable that it does not know."""
+    from prefect.settings import Settings
+    from prefect.settings.legacy import _get_settings_fields
+
+    known = {name.upper() for name in _get_settings_fields(Settings)}
+    text = "".join(p.read_text() for p in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    named = set(re.findall(r"PREFECT_[A-Z_]+[A-Z]", text))
+    assert "PREFECT_SERVER_DATABASE_CONNECTION_URL" in named
+    assert named <= known

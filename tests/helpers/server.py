@@ -87,9 +87,10 @@ class Server:
     def start(self) -> None:
         """Server, work pool, deployments, worker."""
         self.start_api()
-        self.prefect("work-pool", "create", POOL, "--type", "process")
+        # The worker makes the pool, and gets ready while the deployments are registered.
+        self._start("worker", "start", "--pool", POOL, "--type", "process", "--name", "tests")
+        wait_until(self._has_pool, 120, self.log)
         self.prefect("--no-prompt", "deploy", "--all", cwd=ROOT)
-        self._start("worker", "start", "--pool", POOL, "--name", "tests")
 
     def stop(self) -> None:
         """End both with all that they started."""
@@ -184,6 +185,10 @@ class Server:
                 start_new_session=True,
             )
         self._processes.append(process)
+
+    def _has_pool(self) -> bool:
+        with self.client() as client:
+            return POOL in {pool.name for pool in client.read_work_pools()}
 
     def _answers(self) -> bool:
         assert self._processes[0].poll() is None, self.log()

@@ -21,6 +21,7 @@ from runs import components, labels_of, provenance
 from server import wait_until
 from skimage.filters import threshold_otsu
 
+from cytopave.blocks import ImageStore
 from cytopave.engine import samples
 from cytopave.engine.segmenters import Custom
 from cytopave.engine.tiling import Grid
@@ -133,7 +134,9 @@ def test_a_failed_batch_is_retried_alone(
         "plan",
         "segment",
     ]
-    assert len(json.loads(artifacts["seams"][-1].data)) == 2
+    seams = json.loads(artifacts["seams"][-1].data)
+    assert {tuple(row) for row in seams} == {("count", "axis y", "axis x")}
+    assert seams[0]["count"] == "objects at seams"
     assert not list(tmp_path.glob(".cytopave"))
     shown = re.findall(r"data:image/jpeg;base64,([^)]+)", artifacts["picture"][-1].data)
     sizes = [Pillow.open(io.BytesIO(base64.b64decode(data))).size for data in shown]
@@ -149,12 +152,15 @@ def test_a_schedule_labels_what_arrives(
     above = float(threshold_otsu(small))
     first = stores.ome_image(server.images / "first.zarr", small, chunks=(150, 150))
     with server.client() as client:
+        store = ImageStore(url=str(server.images)).save("arrivals")
         deployment = client.read_deployment_by_name("sweep-images/sweep-images")
         (paused,) = deployment.schedules
         assert paused.active is False
         assert deployment.parameters["folder"] == str(server.images)
         chosen = {
             **deployment.parameters,
+            # As the UI says it.
+            "folder": {"$ref": {"block_document_id": str(store)}},
             "segmenter": {"kind": "threshold", "threshold": above},
             "parameters": {"cluster": dask_address},
             "settled_seconds": 0,
@@ -168,18 +174,16 @@ def test_a_schedule_labels_what_arrives(
         answer.raise_for_status()
     server.prefect("deployment", "schedule", "create", "sweep-images/sweep-images",
                    "--interval", "8", "--replace", "--accept-yes")  # fmt: skip
-    wait_until(lambda: stores.listed(first), 120, server.log)
+    wait_until(lambda: _images(server) >= {str(first)}, 120, server.log)
     second = server.images / "second.zarr"
     stores.ome_image(second, small[::-1], chunks=(150, 150))
-    wait_until(lambda: stores.listed(second), 120, server.log)
+    wait_until(lambda: stores.listed(first) and stores.listed(second), 240, server.log)
     sweeps = [r for r in server.runs("sweep-images") if r.state_name == "Completed"]
     wait_until(lambda: len(_completed(server)) > len(sweeps), 60, server.log)
     server.prefect("deployment", "schedule", "clear", "sweep-images/sweep-images", "--accept-yes")
     for image, pixels in ((first, small), (second, small[::-1])):
         np.testing.assert_array_equal(labels_of(image), components(pixels > above))
 
-    made = {r.parameters["image"]: r for r in server.runs("segment-image")}
-    assert {str(first), str(second)} <= made.keys()
     ours = [
         r
         for r in server.runs("segment-image")
@@ -199,6 +203,11 @@ def test_a_schedule_labels_what_arrives(
         assert sum(bool(link.search(page)) for page in pages) == 1
     assert "| labelled | none |" in pages[-1]
     assert len(pages) > 2
+
+
+def _images(server: Server) -> set[str]:
+    """Images of which runs were started."""
+    return {r.parameters["image"] for r in server.runs("segment-image")}
 
 
 def _completed(server: Server) -> list[FlowRun]:

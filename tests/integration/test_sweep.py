@@ -16,12 +16,15 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Crashed, Failed
 from runs import labels_of, plan_of, provenance
 
-from cytopave.engine.errors import ImageError, PlanError, SweepError
+from cytopave.blocks import ImageStore
+from cytopave.blocks.saved import load_saved
+from cytopave.engine.errors import ImageError, SweepError, UserError
 from cytopave.engine.omezarr.labels import open_labels
 from cytopave.engine.scratch.tenancy import occupied
 from cytopave.engine.segmenters import Threshold
 from cytopave.engine.tiling import Tiling
 from cytopave.flows import clean_scratch, segment_image, sweep_images
+from cytopave.tasks.sweep import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +55,8 @@ def sweep(folder: Path, prefect_api: str, dask_address: str) -> Callable[..., Sw
             "parameters": shared,
             "settled_seconds": 0,
         } | kwargs
-        report: SweepReport = sweep_images(str(folder), **options)
+        flow: Any = sweep_images
+        report: SweepReport = flow(**{"folder": str(folder)} | options)
         return report
 
     return run
@@ -150,6 +154,57 @@ def test_which_runs_a_deployment_gets(
         assert look()[0] == "started"
 
 
+def test_a_bucket_by_its_store(
+    folder: Path, tmp_path: Path, sweep: Callable[..., SweepReport], dask_address: str
+) -> None:
+    """A URL, and options without which nothing can be written there; saved, inline, in part."""
+    (folder / "day").mkdir()
+    write(folder / "day" / "a.zarr")
+    options = {"auto_mkdir": True}
+    inline = ImageStore(url=f"local://{folder}", storage_options=options)
+    parameters = {"cluster": dask_address, "tiling": TILING, "scratch": str(tmp_path / "scratch")}
+    (row,) = sweep(folder=inline, parameters=parameters).images
+    assert (row.state, row.action) == ("new", "made")
+    assert row.image.startswith("store://inline-")
+    assert labels_of(folder / "day" / "a.zarr").max() == 2
+    ImageStore(url=f"local://{folder}", storage_options=options).save("swept")
+    ImageStore(url=str(folder)).save("swept-local")
+    for again in (ImageStore.load("swept"), "store://swept", "store://swept/day"):
+        (row,) = sweep(folder=again).images
+        assert (row.state, row.action) == ("labelled", "none")
+        assert row.image == "store://swept/day/a.zarr"
+    # A store of this machine's is its folder, however it is named.
+    for local in (ImageStore(url=str(folder)), "store://swept-local"):
+        (row,) = sweep(folder=local, name="others", dry_run=True).images
+        assert (row.image, row.action) == (str(folder / "day" / "a.zarr"), "start")
+    place = Place.of("store://swept-local/day/a.zarr", "cells", None)
+    assert place == Place.of(str(folder / "day" / "a.zarr"), "cells", None)
+    with pytest.raises(ImageError, match="there is no image store 'unswept'"):
+        sweep(folder="store://unswept")
+
+
+def test_secrets_of_a_store_stay_in_it(
+    folder: Path, sweep: Callable[..., SweepReport], prefect_api: str
+) -> None:
+    """Neither the sweep's run nor those that it starts show them."""
+    write(folder / "a.zarr")
+    with (
+        temporary_settings({PREFECT_API_URL: prefect_api}),
+        get_client(sync_client=True) as client,
+    ):
+        client.create_deployment(client.create_flow(segment_image), name="idle-3")
+        store = ImageStore(url=f"local://{folder}", secrets={"hint": "hunter2"})
+        (row,) = sweep(folder=store, deployment="segment-image/idle-3").images
+        assert row.run is not None
+        asked = client.read_flow_run(UUID(row.run)).parameters
+        assert asked["image"].startswith("store://inline-")
+        runs = client.read_flow_runs()
+        assert all("hunter2" not in repr(run.parameters) for run in runs)
+        saved = load_saved(ImageStore, asked["image"].split("/")[2])
+        assert saved is not None
+        assert saved.options() == {"hint": "hunter2"}
+
+
 def test_two_sweeps_at_once_start_one_run(
     folder: Path, sweep: Callable[..., SweepReport], prefect_api: str
 ) -> None:
@@ -174,6 +229,10 @@ def test_two_sweeps_at_once_start_one_run(
         ({"parameters": {"tilling": 3}}, "has no such parameter"),
         ({"parameters": {"level": "coarse"}}, "not those of segment-image: .*level"),
         ({"deployment": "segment-image/absent"}, "there is no deployment 'segment-image/absent'"),
+        (
+            {"parameters": {"cluster": "nvlnk"}},
+            "no cluster 'nvlnk' .did you mean 'nvlink'",
+        ),
         ({"deployment": "absent"}, "there is no deployment 'absent': write flow/deployment"),
     ],
 )
@@ -181,7 +240,7 @@ def test_bad_requests(
     folder: Path, sweep: Callable[..., SweepReport], changes: dict[str, Any], says: str
 ) -> None:
     write(folder / "a.zarr")
-    with pytest.raises(PlanError, match=says):
+    with pytest.raises(UserError, match=says):
         sweep(**changes)
     assert stores.listed(folder / "a.zarr") == []
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import stores
@@ -11,7 +13,7 @@ from runs import plan_of
 from cytopave.engine.gpu.vram import GIB, Gpu
 from cytopave.engine.segmenters import Threshold
 from cytopave.engine.tiling import Tiling
-from cytopave.tasks.report import plan_page
+from cytopave.tasks.report import plan_page, seam_table
 
 
 def test_the_plan_with_the_vram_of_each_worker(tmp_path: Path) -> None:
@@ -37,3 +39,15 @@ def test_the_plan_with_the_vram_of_each_worker(tmp_path: Path) -> None:
     without = plan_page(plan, [])
     assert "VRAM" not in without
     assert "Started by" not in without
+
+
+def test_the_seams_have_a_column_an_axis() -> None:
+    """The UI cuts off what is wider than its page."""
+    counts = {"objects at seams": 3, "end there": 1}
+    report: Any = SimpleNamespace(
+        seam_rows=lambda: [{"axis": "y", **counts}, {"axis": "x", **counts, "end there": 2}]
+    )
+    assert seam_table(report) == [
+        {"count": "objects at seams", "axis y": 3, "axis x": 3},
+        {"count": "end there", "axis y": 1, "axis x": 2},
+    ]
