@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def _set_trap(marks: str, places: list[str], times: int) -> None:
     """On a worker: end it where one of these is called, so many times in all."""
     from cytopave.engine.atlas import kept
+    from cytopave.tasks.atlas import task
     from cytopave.tasks.atlas.steps import STEPS
+    from cytopave.tasks.atlas.write import write_output
 
     def trapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -33,6 +35,8 @@ def _set_trap(marks: str, places: list[str], times: int) -> None:
     for name in places:
         if name in STEPS:
             STEPS[name] = trapped(name, STEPS[name])
+        elif name == "write":
+            setattr(task, "write_output", trapped(name, write_output))  # noqa: B010
         else:
             setattr(kept, name, trapped(name, getattr(kept, name)))
 

@@ -29,6 +29,7 @@ from cytopave.engine.atlas.parameters import (
     Keep,
     KeepCells,
     Leiden,
+    Neighbors,
     Pca,
     Scale,
     Variable,
@@ -107,18 +108,25 @@ def fragile() -> Iterator[distributed.Client]:
         yield client
 
 
-def test_workers_may_die_in_steps_and_in_the_middle_of_blocks(
+def test_workers_may_die_in_every_step_and_in_the_middle_of_blocks(
     tmp_path: Path, fragile: distributed.Client
 ) -> None:
     store = make_atlas(tmp_path, 300, 120).path
-    places = ["pca", "read_kept", "read_block"]
+    full = PROFILE.model_copy(
+        update={"neighbors": Neighbors(n_neighbors=5), "leiden": Leiden(resolution=0.2)}
+    )
+    steps = ["quality", "keep", "normalize", "variable", "subset", "scale", "pca"]
+    steps += ["neighbors", "leiden"]
+    places = [*steps, "write", "read_kept", "read_block"]
     (tmp_path / "marks").mkdir()
     fragile.register_plugin(Traps(tmp_path / "marks", places, 1))
-    report = flow(store, fragile.scheduler.address)
+    report = flow(store, fragile.scheduler.address, profile=full)
+    assert {*steps, "write"} <= {stage.name for stage in report.stages}
     assert sorted(p.name for p in (tmp_path / "marks").iterdir()) == [
         f"{name}-0" for name in sorted(places)
     ]
-    undisturbed = flow(store, fragile.scheduler.address, output=str(tmp_path / "again.zarr"))
+    again = {"profile": full, "output": str(tmp_path / "again.zarr")}
+    undisturbed = flow(store, fragile.scheduler.address, **again)
     found, expected = (anndata.read_zarr(r.output) for r in (report, undisturbed))
     assert found.obs.equals(expected.obs)
     assert found.var.equals(expected.var)
