@@ -148,13 +148,7 @@ def segment_image(
         with clock.stage("plan") as done:
             gpus_gb = gpu_memory_gb or settings.gpu_memory_gb
             spec = resolve_cluster(cluster)
-            at_least = None if spec.elsewhere else workers or spec.workers or 1
-            draft = draft_plan(image, workers=at_least, **request)
-            # What was found out about the whole image need not be found out again.
-            request |= draft.settled
-            check_gpu(draft.segmenter, spec)
-            held.enter_context(gpu_hosts(spec, draft.segmenter, assumed_gb=gpus_gb))
-            plan, gpus = _plan(image, request, spec, assumed_gb=gpus_gb)
+            plan, gpus = _plan(image, request, spec, held, workers=workers, assumed_gb=gpus_gb)
             done(units=len(plan.grid), unit="tiles")
         show_plan(plan, gpus)
         stay = held.enter_context(occupied(plan.root, remove=not keep_scratch))
@@ -168,28 +162,37 @@ def segment_image(
             stay.remove = False
         counts = _merge(plan, path, clock)
         table = _measure(plan, clock) if measure else None
-        skipped = int((~wanted).sum())
-        facts = {**counts, "n_reused": reused, "n_skipped": skipped, "missing": missing}
-        if missing:
-            facts["retry"] = completing_command()
-        report = _publish(plan, path, clock, facts, table)
+        facts = {**counts, "n_reused": reused, "n_skipped": int((~wanted).sum())}
+        report = _publish(plan, path, clock, facts, missing, table)
         show_picture(path)
     show_report(report)
-    get_run_logger().info("%d objects in %s", report.n_objects, report.labels_path)
-    if missing:
-        get_run_logger().warning("incomplete: %s", report.missing_note())
     return report
 
 
 def _plan(
-    image: str, request: dict[str, Any], cluster: Cluster, *, assumed_gb: float | None
+    image: str,
+    request: dict[str, Any],
+    cluster: Cluster,
+    held: ExitStack,
+    *,
+    workers: int | None,
+    assumed_gb: float | None,
 ) -> tuple[Plan, list[Gpu]]:
-    """Plan for the workers that came, and their GPUs."""
-    workers = slots()
+    """Plan for the workers that come, and their GPUs, which are held until the end of the run.
+
+    What cannot be carried out is refused before any worker is started.
+    """
+    at_least = None if cluster.elsewhere else workers or cluster.workers or 1
+    draft = draft_plan(image, workers=at_least, **request)
+    check_gpu(draft.segmenter, cluster)
+    held.enter_context(gpu_hosts(cluster, draft.segmenter, assumed_gb=assumed_gb))
+    # What was found out about the whole image need not be found out again.
+    request = request | draft.settled
+    there = slots()
     segmenter = request["segmenter"]
     budget, gpus = worker_budget(segmenter, cluster, assumed_gb=assumed_gb)
-    request = {**request, "segmenter": segmenter.placed_on(gpu=budget.on_gpu)}
-    return plan_tiles(image, budget=budget, workers=workers, request=request), gpus
+    request["segmenter"] = segmenter.placed_on(gpu=budget.on_gpu)
+    return plan_tiles(image, budget=budget, workers=there, request=request), gpus
 
 
 def _foreground(plan: Plan, path: str, clock: Clock) -> np.ndarray:
@@ -286,7 +289,12 @@ def _measure(plan: Plan, clock: Clock) -> TableTarget:
 
 
 def _publish(
-    plan: Plan, path: str, clock: Clock, facts: dict[str, Any], table: TableTarget | None
+    plan: Plan,
+    path: str,
+    clock: Clock,
+    facts: dict[str, Any],
+    missing: list[Missing],
+    table: TableTarget | None,
 ) -> Report:
     with clock.stage("count seams"):
         seams = count_seams(path, tasks=_merge_tasks())
@@ -298,10 +306,15 @@ def _publish(
         digest=plan.digest,
         stages=clock.stages,
         seams=seams,
+        missing=missing,
+        retry=completing_command() if missing else "",
         **facts,
     )
     with clock.stage("publish"):
         publish_labels(path, report=report)
         if table:
             publish_table(table)
+    get_run_logger().info("%d objects in %s", report.n_objects, report.labels_path)
+    if missing:
+        get_run_logger().warning("incomplete: %s", report.missing_note())
     return report.model_copy(update={"stages": clock.stages})
