@@ -57,7 +57,8 @@ class Picture:
         if self.sharp:
             picture.save(file, "PNG", optimize=True)
         else:
-            picture.save(file, "JPEG", quality=_QUALITY, subsampling=0, optimize=True)
+            # not optimised: Pillow's buffer for that is too small for a picture of noise
+            picture.save(file, "JPEG", quality=_QUALITY, subsampling=0)
         return base64.b64encode(file.getvalue()).decode()
 
 

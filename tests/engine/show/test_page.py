@@ -100,3 +100,12 @@ def test_colours_stand_out_from_light_and_dark_pages() -> None:
     for colour in (*CLASSES, OTHERS):
         assert 1.05 / (luminance(colour) + 0.05) > 1.85
         assert (luminance(colour) + 0.05) / (luminance("#14191f") + 0.05) > 2.4
+
+
+@pytest.mark.parametrize("shape", [(16, 16, 3), (400, 300, 3)])
+def test_a_picture_of_noise(shape: tuple[int, ...]) -> None:
+    """Nothing compresses worse."""
+    noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    found = Pillow.open(io.BytesIO(base64.b64decode(Picture("", "", noise).base64)))
+    assert found.size == (shape[1], shape[0])
+    assert abs(np.asarray(found, float) - noise).mean() < 25
