@@ -9,7 +9,7 @@ SOURCES := $(wildcard flows tasks tasks/* engine engine/* engine/atlas/* blocks 
 # What needs the extra atlas (0.4 GB) is tested in an environment of its own.
 ATLAS_TESTS := tests/engine/atlas tests/tasks/atlas tests/integration/test_atlas.py
 
-.PHONY: install demo test test-fast lint types atlas peers readers locks package clean
+.PHONY: install demo test test-main test-atlas test-fast lint types atlas peers readers locks package clean
 
 install: .venv/.installed
 
@@ -28,8 +28,14 @@ $(UV):
 demo: install
 	$(RUN)cytopave demo
 
+# Side by side: both wait for servers and clusters more than they compute.
 test: install atlas
+	$(MAKE) --jobs 2 --no-print-directory test-main test-atlas
+
+test-main:
 	$(RUN)pytest
+
+test-atlas:
 	.venv-atlas/bin/pytest $(ATLAS_TESTS)
 
 atlas: .venv-atlas/.installed

@@ -248,7 +248,7 @@ def open_labels(
     names = publish.listed_names(root / "labels")
     if name not in names:
         listed = ", ".join(names) or "none"
-        raise OutputError(f"{root} has no label image {name!r}: those there are {listed}")
+        raise OutputError(f"{root} has no label image {name!r}: it has {listed}")
     group = root / "labels" / name
     attributes = ngff.read_attributes(group) or {}
     datasets = ngff.read_multiscale(attributes, group).datasets

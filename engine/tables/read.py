@@ -131,7 +131,7 @@ def open_table(
     names = publish.listed_names(root / "tables")
     if name not in names:
         listed = ", ".join(names) or "none"
-        raise OutputError(f"{root} has no table {name!r}: those there are {listed}")
+        raise OutputError(f"{root} has no table {name!r}: it has {listed}")
     folder = root / "tables" / name
     attributes = ngff.read_attributes(folder) or {}
     made = attributes.get(publish.PROVENANCE)

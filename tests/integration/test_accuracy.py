@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # The fields with the most nuclei, of two cell lines; the others are smaller or nearly empty.
 FIELDS = (
     "validation/2022-05-26_RPE1/2198",
-    "validation/2022-10-14_U2OS/1",
     "test/2022-10-14_U2OS/4",
 )
 
