@@ -247,8 +247,8 @@ def open_labels(
     root = Folder(absolute(store), dict(storage_options or {}))
     names = publish.listed_names(root / "labels")
     if name not in names:
-        listed = ", ".join(names) or "none"
-        raise OutputError(f"{root} has no label image {name!r}: it has {listed}")
+        listed = f"those there are {', '.join(names)}" if names else "there is none"
+        raise OutputError(f"{root} has no label image {name!r}: {listed}")
     group = root / "labels" / name
     attributes = ngff.read_attributes(group) or {}
     datasets = ngff.read_multiscale(attributes, group).datasets

@@ -130,8 +130,8 @@ def open_table(
     root = Folder(absolute(store), dict(storage_options or {}))
     names = publish.listed_names(root / "tables")
     if name not in names:
-        listed = ", ".join(names) or "none"
-        raise OutputError(f"{root} has no table {name!r}: it has {listed}")
+        listed = f"those there are {', '.join(names)}" if names else "there is none"
+        raise OutputError(f"{root} has no table {name!r}: {listed}")
     folder = root / "tables" / name
     attributes = ngff.read_attributes(folder) or {}
     made = attributes.get(publish.PROVENANCE)

@@ -392,7 +392,7 @@ class TestRefusals:
         self.refuse(path, "is a file: give a folder", output=tmp_path / "file")
 
     def test_open_labels(self, path: Path) -> None:
-        with pytest.raises(OutputError, match="no label image 'cells': those there are none"):
+        with pytest.raises(OutputError, match="no label image 'cells': there is none"):
             open_labels(path, "cells")
 
 
