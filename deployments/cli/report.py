@@ -77,7 +77,7 @@ def find_labels(place: str, name: str) -> tuple[str, dict[str, Any]]:
     from cytopave.engine.errors import ImageError, OutputError
     from cytopave.engine.omezarr.folders import Folder, absolute
     from cytopave.engine.omezarr.labels import beside, open_labels
-    from cytopave.engine.omezarr.ngff import read_attributes
+    from cytopave.engine.omezarr.ngff import ome_of, read_attributes
     from cytopave.engine.omezarr.plate import is_plate
     from cytopave.engine.omezarr.publish import PROVENANCE
 
@@ -86,7 +86,8 @@ def find_labels(place: str, name: str) -> tuple[str, dict[str, Any]]:
         raise ImageError(f"there is nothing at {store}: name the image or the store of its labels")
     if is_plate(store):
         raise ImageError(f"{store} is a plate: name one of its images, such as {store}/A/1/0")
-    if PROVENANCE in (read_attributes(Folder(store)) or {}):
+    # Not by what cytopave notes of itself: images that it converted carry that too.
+    if "image-label" in ome_of(read_attributes(Folder(store)) or {}):
         store, _, name = store.rpartition("/labels/")
     elif _is_array(Folder(store)):
         store = beside(store)

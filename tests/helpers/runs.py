@@ -83,10 +83,14 @@ def merge_here(
     groups = [tuple(g) for g in itertools.batched(range(len(plan.grid)), tiles)]
     for group in groups:
         stages.scan_tiles(plan, group, threads=threads)
-    plan.target.create(stages.resolve_run(plan, groups).final.dtype)
+    resolved = stages.resolve_run(plan, groups)
+    plan.target.create(resolved.final.dtype)
     for part in itertools.batched(plan.target.blocks(), blocks):
         stages.write_blocks(plan, part, threads=threads)
-    provenance: dict[str, Any] = {"fingerprint": plan.fingerprint}
+    provenance: dict[str, Any] = {
+        "fingerprint": plan.fingerprint,
+        "n_objects": resolved.n_objects,
+    }
     if table:
         provenance["merge"] = plan.merge.model_dump()
         measure_here(plan_run(plan))
