@@ -53,6 +53,7 @@ _DASK = {
     "distributed.nanny.pre-spawn-environ.DASK_LOGGING": (
         "{'distributed': 'warning', 'distributed.worker.state_machine': 'error'}"
     ),
+    "distributed.worker.preload": ["cytopave.tasks.worker_logs"],
 }
 
 _SECONDS_TO_CLOSE = 60

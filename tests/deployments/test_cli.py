@@ -466,10 +466,7 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_resumes(
     assert err.splitlines()[-1] == (
         "cytopave: interrupted: finished tiles are kept, and the same command resumes"
     )
-    # A worker whose scheduler went first may say so before it ends, in Dask's words.
-    own = r"(?:(?!\d{4}-|cytopave: ).*\n)*"  # up to the next entry
-    dask = rf"^.* distributed\.worker .* during heartbeat\..*\n{own}"
-    assert "Traceback" not in re.sub(dask, "", err, flags=re.MULTILINE)
+    assert "Traceback" not in err
     _, alive = psutil.wait_procs(below, timeout=20)
     assert not alive
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import signal
 import time
@@ -66,6 +68,26 @@ def is_deaf_to_ctrl_c(pid: int) -> bool:
 @task
 def where(_item: int) -> int:
     return os.getpid()
+
+
+@task
+def lost_heartbeat() -> str:
+    """What a worker writes of a heartbeat that nobody answered."""
+    logger, said = logging.getLogger("distributed.worker"), io.StringIO()
+    handler = logging.StreamHandler(said)
+    logger.addHandler(handler)
+    try:
+        raise OSError("the scheduler is gone")
+    except OSError:
+        logger.exception("Failed to communicate with scheduler during heartbeat.")
+    finally:
+        logger.removeHandler(handler)
+    return said.getvalue()
+
+
+@flow(task_runner=make_runner())
+def heartbeat_flow(cluster: str = "auto", workers: int | None = None) -> str:
+    return lost_heartbeat.submit().result()
 
 
 @task

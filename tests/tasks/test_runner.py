@@ -153,6 +153,11 @@ def test_runners_are_copied_by_their_settings() -> None:
     assert arrived.task_runner == make_runner()
 
 
+def test_a_worker_that_lost_its_scheduler_says_so_in_one_line() -> None:
+    said = ops_flows.heartbeat_flow(workers=1)
+    assert said == "Failed to communicate with scheduler during heartbeat.\n"
+
+
 def test_slots_need_a_flow() -> None:
     with pytest.raises(ClusterError, match="make_runner"):
         slots()
