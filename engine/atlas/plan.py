@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict
 
 from cytopave.engine.atlas import blocks
 from cytopave.engine.atlas.parameters import Counts, Intensities, Profile, facts
 from cytopave.engine.atlas.results import Results
 from cytopave.engine.atlas.store import AtlasStore
 from cytopave.engine.atlas.target import AtlasTarget
-from cytopave.engine.scratch.archive import write_bytes
+from cytopave.engine.scratch.saved import Saved
 
 ProviderName = Literal["scanpy", "rapids"]
 
@@ -26,7 +22,7 @@ IN_MEMORY = ("subset", "regress", "scale")
 """Steps whose result is a matrix that stays with the workers; the PCA is what needs it."""
 
 
-class AtlasPlan(BaseModel):
+class AtlasPlan(Saved):
     """A run with nothing left to decide; workers read it from the run's scratch folder.
 
     Attributes:
@@ -38,10 +34,7 @@ class AtlasPlan(BaseModel):
         unique_names: Whether names that come twice get numbers.
         worker_bytes: Memory of the smallest worker.
         target: Where the results go.
-        root: The run's scratch folder.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     store: AtlasStore
     content: str
@@ -51,7 +44,6 @@ class AtlasPlan(BaseModel):
     unique_names: bool
     worker_bytes: int
     target: AtlasTarget
-    root: Path
 
     @property
     def results(self) -> Results:
@@ -139,16 +131,3 @@ class AtlasPlan(BaseModel):
     def digest(self) -> str:
         """Names the whole result."""
         return self._digest("write")
-
-    def save(self) -> str:
-        """Write the plan into its scratch folder, under a name of its own; returns the path."""
-        text = self.model_dump_json(indent=1).encode()
-        path = self.root / "plans" / f"{hashlib.sha256(text).hexdigest()[:16]}.json"
-        write_bytes(path, text)
-        return str(path)
-
-    @staticmethod
-    @lru_cache(maxsize=4)
-    def load(path: str) -> AtlasPlan:
-        """A saved plan; parsed once a process, since its content is in its name."""
-        return AtlasPlan.model_validate_json(Path(path).read_bytes())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from cytopave.engine.omezarr import stores
 from cytopave.engine.omezarr.image import Image
 from cytopave.engine.omezarr.labels import LabelTarget
 from cytopave.engine.planning.foreground import Foreground
-from cytopave.engine.scratch.archive import write_bytes
+from cytopave.engine.scratch.saved import Saved
 from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.segmenters import Segmenter
 from cytopave.engine.tables.target import table_of_run
@@ -46,7 +45,7 @@ class Memory(BaseModel):
     source: str
 
 
-class Plan(BaseModel):
+class Plan(Saved):
     """A run with nothing left to decide; workers read it from the run's scratch folder.
 
     Attributes:
@@ -62,15 +61,12 @@ class Plan(BaseModel):
         batch: Tiles per axis in one task.
         in_flight: Tiles that a worker may have in hand at a time: read ahead, computed, finished.
         memory: Need and budget of one tile.
-        root: The run's scratch folder.
         foreground: What decides which tiles are segmented; None: all are.
         left_out: Tiles that failed and count as empty.
         measured: Channels of which a table is wanted; None where none is.
         measured_in_tiles: Whether tiles are measured while their pixels are in memory; else the
             image is read again.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: str
     fingerprint: str
@@ -83,7 +79,6 @@ class Plan(BaseModel):
     batch: tuple[int, ...]
     in_flight: int
     memory: Memory
-    root: Path
     foreground: Foreground | None = None
     left_out: tuple[int, ...] = ()
     measured: tuple[int, ...] | None = None
@@ -142,26 +137,10 @@ class Plan(BaseModel):
         changes = {"digest": digest, "target": target, "left_out": left_out}
         return self.model_copy(update=changes)
 
-    def save(self) -> str:
-        """Write the plan into its scratch folder, under a name of its own; returns the path.
-
-        Two runs that differ only in what happens to the tiles share the folder.
-        """
-        text = self.model_dump_json(indent=1).encode()
-        name = hashlib.sha256(text).hexdigest()[:16]
-        path = self.root / "plans" / f"{name}.json"
-        write_bytes(path, text)
-        return str(path)
-
-    @staticmethod
-    @lru_cache(maxsize=4)
-    def load(path: str) -> Plan:
-        """A saved plan; parsed once a process, since its content is in its name."""
-        plan = Plan.model_validate_json(Path(path).read_bytes())
-        # Names of stores are looked up now: threads that read ahead could not.
-        for store in (plan.image.folder, plan.target.store):
+    def loaded(self) -> None:
+        """Look up the names of stores now: threads that read ahead could not."""
+        for store in (self.image.folder, self.target.store):
             stores.located(store.url, store.options)
-        return plan
 
 
 def tile_digest(

@@ -110,8 +110,7 @@ def _interrupted(plan: Refinement, root: Path) -> Refinement | None:
     """
     if str(plan.target.published) != plan.place or not plan.made:
         return None
-    for path in (root / f"refine-{str(plan.made.get('digest'))[:16]}").glob("*.json"):
-        before = Refinement.load(str(path))
+    for before in Refinement.all_in(root / f"refine-{str(plan.made.get('digest'))[:16]}"):
         if before.steps == plan.steps and before.place == plan.place and before.interrupted:
             return before
     return None

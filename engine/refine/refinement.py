@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from cytopave.engine.omezarr import publish, pyramid
 from cytopave.engine.omezarr.image import Image
 from cytopave.engine.omezarr.labels import LabelTarget
 from cytopave.engine.refine import Expand, FillHoles, Operation, Relabel
-from cytopave.engine.scratch.archive import write_bytes
+from cytopave.engine.scratch.saved import Saved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +59,7 @@ class Step(BaseModel):
         return ", ".join(o.kind.replace("_", " ") for o in self.operations) or "count objects"
 
 
-class Refinement(BaseModel):
+class Refinement(Saved):
     """Everything that a run depends on; workers read it from the scratch folder.
 
     Attributes:
@@ -72,10 +70,7 @@ class Refinement(BaseModel):
         made: What their attributes say of how cytopave made them.
         steps: What is done, in order.
         target: Where the result goes; its blocks are those of all steps.
-        root: The run's scratch folder.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: str
     labels: Image
@@ -84,7 +79,6 @@ class Refinement(BaseModel):
     made: dict[str, Any] | None
     steps: tuple[Step, ...]
     target: LabelTarget
-    root: Path
 
     @property
     def blocks(self) -> Lazy[WriteBlock]:
@@ -128,19 +122,6 @@ class Refinement(BaseModel):
     def painted(self, step: int, group: int) -> Path:
         """What says that a group of blocks is painted, and how many pixels objects gained."""
         return self.folder(step) / "painted" / f"{group}.json"
-
-    def save(self) -> str:
-        """Write the refinement into its scratch folder; returns the path."""
-        text = self.model_dump_json(indent=1).encode()
-        path = self.root / f"{hashlib.sha256(text).hexdigest()[:16]}.json"
-        write_bytes(path, text)
-        return str(path)
-
-    @staticmethod
-    @lru_cache(maxsize=4)
-    def load(path: str) -> Refinement:
-        """A saved refinement; parsed once a process, since its content is in its name."""
-        return Refinement.model_validate_json(Path(path).read_bytes())
 
 
 def cut_into_steps(operations: Sequence[Operation]) -> tuple[Step, ...]:

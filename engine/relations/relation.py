@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from cytopave.engine.omezarr import publish
 from cytopave.engine.omezarr.folders import Folder
 from cytopave.engine.omezarr.image import Image
 from cytopave.engine.relations.columns import known
-from cytopave.engine.scratch.archive import write_bytes
+from cytopave.engine.scratch.saved import Saved
 from cytopave.engine.tables.measurement import (
     LEAST_PIXELS,
     MOST_PIXELS,
@@ -80,22 +79,18 @@ class Side(BaseModel):
         return table
 
 
-class Relation(BaseModel):
+class Relation(Saved):
     """Everything that a run depends on; workers read it from the scratch folder.
 
     Attributes:
         digest: Names what the columns hold.
         child: The label image whose objects get a parent.
         parent: The one whose objects are parents.
-        root: The run's scratch folder.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: str
     child: Side
     parent: Side
-    root: Path
 
     @property
     def child_columns(self) -> tuple[str, str]:
@@ -158,16 +153,3 @@ class Relation(BaseModel):
                 taken.format(self.child.name, self.child.store, self.child_columns[0])
             )
         return all(written)
-
-    def save(self) -> str:
-        """Write the relation into its scratch folder; returns the path."""
-        text = self.model_dump_json(indent=1).encode()
-        path = self.root / f"{hashlib.sha256(text).hexdigest()[:16]}.json"
-        write_bytes(path, text)
-        return str(path)
-
-    @staticmethod
-    @lru_cache(maxsize=4)
-    def load(path: str) -> Relation:
-        """A saved relation; parsed once a process, since its content is in its name."""
-        return Relation.model_validate_json(Path(path).read_bytes())

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.lazy import Lazy, grouped
 from cytopave.engine.omezarr.image import Image
 from cytopave.engine.omezarr.labels import LabelTarget
-from cytopave.engine.scratch.archive import write_bytes
+from cytopave.engine.scratch.saved import Saved
 from cytopave.engine.tables.columns import Schema
 from cytopave.engine.tables.target import TableTarget
 
@@ -38,7 +36,7 @@ type Region = tuple[int, Box]
 """A time point, and a box of its pixels."""
 
 
-class Measurement(BaseModel):
+class Measurement(Saved):
     """Everything that a table depends on; workers read it from the scratch folder.
 
     Attributes:
@@ -52,13 +50,10 @@ class Measurement(BaseModel):
         region: The same as a path relative to the table, where there is one.
         made: What the labels' attributes say, or will say, of how cytopave made them.
         fingerprint: Of the labels.
-        root: The measurement's scratch folder.
         resolution: Folder of the merge that made the labels; None where it is not known.
         painted: The labels whose sums were taken when they were painted, block by block
             (`cytopave.engine.tables.tile_sums`); None where they have yet to be taken.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: str
     image: Image
@@ -70,7 +65,6 @@ class Measurement(BaseModel):
     region: str
     made: dict[str, Any] | None
     fingerprint: str
-    root: Path
     resolution: Path | None = None
     painted: LabelTarget | None = None
 
@@ -127,20 +121,6 @@ class Measurement(BaseModel):
             "channels": list(self.channels),
             **columns,
         }
-
-    def save(self) -> str:
-        """Write the measurement into its scratch folder; returns the path."""
-        text = self.model_dump_json(indent=1).encode()
-        name = hashlib.sha256(text).hexdigest()[:16]
-        path = self.root / f"{name}.json"
-        write_bytes(path, text)
-        return str(path)
-
-    @staticmethod
-    @lru_cache(maxsize=4)
-    def load(path: str) -> Measurement:
-        """A saved measurement; parsed once a process, since its content is in its name."""
-        return Measurement.model_validate_json(Path(path).read_bytes())
 
 
 def part_path(root: Path, region: Region) -> Path:
