@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from prefect import get_run_logger
@@ -47,7 +47,7 @@ from cytopave.tasks.report import show_failures, show_plan, show_report, tag_run
 from cytopave.tasks.runner import check_no_default_client, make_runner, neighbours, slots
 from cytopave.tasks.segment import segment_task
 from cytopave.tasks.stages import Clock
-from cytopave.tasks.window import run_window
+from cytopave.tasks.window import run_all, run_window
 
 if TYPE_CHECKING:
     from cytopave.blocks import Cluster
@@ -269,14 +269,8 @@ def _merge_tasks() -> int:
 
 
 def _all(task: Any, n: int, parameters: dict[str, Any]) -> list[int]:
-    results: list[int] = []
     with progress(task.name.replace("_", " "), n, key=task.name.replace("_", "-")) as advance:
-        for _, result, error in run_window(lambda _: task, range(n), window=slots(), **parameters):
-            if error is not None:
-                raise error
-            results.append(cast("int", result))
-            advance(1)
-    return results
+        return run_all(task, range(n), advance=advance, **parameters)
 
 
 def _measure(plan: Plan, clock: Clock) -> TableTarget:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prefect import task
 
 from cytopave.engine.convert import write
 from cytopave.engine.convert.conversion import Conversion
+from cytopave.tasks.provenance import provenance
 from cytopave.tasks.runner import slots
-from cytopave.tasks.window import run_window
+from cytopave.tasks.window import run_all, run_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,18 +74,5 @@ def convert_by_parts(conversion: Conversion, advance: Callable[[int], None]) -> 
     """
     groups = range(len(conversion.groups))
     with write.working(conversion):
-        for _, _, error in run_window(
-            lambda _: convert_part, groups, window=slots(), conversion=conversion
-        ):
-            if error is not None:
-                raise error
-            advance(1)
+        run_all(convert_part, groups, advance=advance, conversion=conversion)
         publish_image.submit(conversion).result()
-
-
-def provenance() -> dict[str, Any]:
-    """What a store's attributes say of what made it."""
-    return {
-        "version": importlib.metadata.version("cytopave"),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }

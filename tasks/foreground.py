@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prefect import task
 
@@ -13,13 +13,12 @@ from cytopave.engine.lazy import Lazy, grouped
 from cytopave.engine.planning import skipping
 from cytopave.engine.planning.plan import Plan
 from cytopave.tasks.runner import slots
-from cytopave.tasks.window import run_window
+from cytopave.tasks.window import run_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
-    from prefect import Task
 
     from cytopave.engine.boxes import Box
 
@@ -58,20 +57,14 @@ def tiles_with_foreground(plan: Plan, path: str) -> np.ndarray:
     """
     tasks = 2 * slots()
     groups = _blocks(plan, tasks)
-    _run(find_foreground, len(groups), path, tasks)
+    shared: dict[str, Any] = {"plan_path": path, "tasks": tasks}
+    run_all(find_foreground, range(len(groups)), **shared)
     found = skipping.join(plan, groups)
     if not found.all():
-        _run(skip_tiles, len(_tiles(plan, tasks)), path, tasks)
+        run_all(skip_tiles, range(len(_tiles(plan, tasks))), **shared)
     if not found.any():
         _log.warning("There is no foreground: no tile is segmented. Is the mask the right one?")
     return found
-
-
-def _run(of: Task[..., None], n: int, path: str, tasks: int) -> None:
-    task_of: Callable[[int], Task[..., None]] = lambda _: of  # noqa: E731
-    for _, _, error in run_window(task_of, range(n), window=slots(), plan_path=path, tasks=tasks):
-        if error is not None:
-            raise error
 
 
 def _blocks(plan: Plan, tasks: int) -> Lazy[tuple[tuple[int, Box], ...]]:

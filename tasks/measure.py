@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
-
 from prefect import task
 
 from cytopave.engine.tables import stages
 from cytopave.engine.tables.measurement import Measurement
 from cytopave.engine.tables.target import TableTarget
 from cytopave.tasks.progress import progress
-from cytopave.tasks.runner import slots
-from cytopave.tasks.window import run_window
+from cytopave.tasks.provenance import provenance
+from cytopave.tasks.window import run_all
 
 
 @task(name="measure_cells", persist_result=False, task_run_name="measure cells, group {group}")
@@ -32,11 +29,7 @@ def write_table(path: str) -> int:
         StaleTableError: The labels changed meanwhile.
         OutputError: The table cannot be written.
     """
-    provenance = {
-        "version": importlib.metadata.version("cytopave"),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-    return stages.write_table(Measurement.load(path), provenance)
+    return stages.write_table(Measurement.load(path), provenance())
 
 
 @task(name="publish_table", persist_result=False, task_run_name="publish table")
@@ -59,8 +52,5 @@ def measure_objects(measurement: Measurement) -> tuple[int, int]:
     path = measurement.save()
     n = len(measurement.groups)
     with progress("measure cells", n, key="measure-cells") as advance:
-        for _, _, error in run_window(lambda _: measure_group, range(n), window=slots(), path=path):
-            if error is not None:
-                raise error
-            advance(1)
+        run_all(measure_group, range(n), advance=advance, path=path)
     return n + 1, write_table.submit(path).result()

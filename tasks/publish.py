@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import importlib.metadata
 import platform
 from typing import Any
@@ -15,6 +14,7 @@ from cytopave.engine.planning.plan import Plan
 from cytopave.engine.report import Report
 from cytopave.engine.seams import SeamReport
 from cytopave.tasks.merge import write_groups
+from cytopave.tasks.provenance import provenance
 
 _PACKAGES = ("numpy", "scipy", "scikit-image", "zarr", "torch", "cellpose", "stardist")
 
@@ -42,8 +42,7 @@ def publish_labels(plan_path: str, *, report: Report) -> str:
 def plan_facts(plan: Plan) -> dict[str, Any]:
     """What the label image's attributes say of how it was made."""
     return {
-        "version": importlib.metadata.version("cytopave"),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **provenance(),
         "software": software(),
         "fingerprint": plan.fingerprint,
         "axes": plan.image.axes,

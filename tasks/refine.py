@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect import task
 
@@ -12,11 +10,8 @@ from cytopave.engine.refine import stages
 from cytopave.engine.refine.refinement import Refinement
 from cytopave.engine.refine.report import RefineReport
 from cytopave.tasks.progress import progress
-from cytopave.tasks.runner import slots
-from cytopave.tasks.window import Outcome, run_window
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from cytopave.tasks.provenance import provenance
+from cytopave.tasks.window import run_all
 
 
 @task(name="look_at_labels", persist_result=False, task_run_name="look, step {step}, group {group}")
@@ -44,11 +39,7 @@ def publish_refined(path: str) -> RefineReport:
     Raises:
         OutputError: The name was taken, or the labels changed, meanwhile.
     """
-    provenance = {
-        "version": importlib.metadata.version("cytopave"),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-    return stages.publish(Refinement.load(path), provenance)
+    return stages.publish(Refinement.load(path), provenance())
 
 
 def refine_blocks(refinement: Refinement) -> RefineReport:
@@ -61,12 +52,5 @@ def refine_blocks(refinement: Refinement) -> RefineReport:
             decide_step.submit(path, step=phase.step).result()
             continue
         with progress(phase.name, n, key=f"step-{phase.step}-{phase.act}") as advance:
-            for _, _, error in _run(mapped[phase.act], n, path, phase.step):
-                if error is not None:
-                    raise error
-                advance(1)
+            run_all(mapped[phase.act], range(n), advance=advance, path=path, step=phase.step)
     return publish_refined(path)
-
-
-def _run(act: Any, n: int, path: str, step: int) -> Iterator[Outcome[int, Any]]:
-    return run_window(lambda _: act, range(n), window=slots(), path=path, step=step)

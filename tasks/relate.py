@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
-
 from prefect import task
 
 from cytopave.engine.relations import stages
 from cytopave.engine.relations.relation import Relation
 from cytopave.tasks.progress import progress
-from cytopave.tasks.runner import slots
-from cytopave.tasks.window import run_window
+from cytopave.tasks.provenance import provenance
+from cytopave.tasks.window import run_all
 
 
 @task(name="count_overlaps", persist_result=False, task_run_name="count overlaps, group {group}")
@@ -31,11 +28,7 @@ def write_columns(path: str) -> int:
         StaleTableError: Labels or tables changed meanwhile.
         OutputError: A table cannot be written.
     """
-    provenance = {
-        "version": importlib.metadata.version("cytopave"),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-    return stages.write_columns(Relation.load(path), provenance)
+    return stages.write_columns(Relation.load(path), provenance())
 
 
 def relate_objects(relation: Relation) -> None:
@@ -43,10 +36,5 @@ def relate_objects(relation: Relation) -> None:
     path = relation.save()
     n = len(relation.groups)
     with progress("count overlaps", n, key="count-overlaps") as advance:
-        for _, _, error in run_window(
-            lambda _: count_overlaps, range(n), window=slots(), path=path
-        ):
-            if error is not None:
-                raise error
-            advance(1)
+        run_all(count_overlaps, range(n), advance=advance, path=path)
     write_columns.submit(path).result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from distributed import KilledWorker
 from distributed.client import ClosedClientError, FutureCancelledError
@@ -13,6 +13,7 @@ from prefect.futures import PrefectWrappedFuture, as_completed
 from prefect.states import Crashed
 
 from cytopave.engine.errors import ClusterError
+from cytopave.tasks.runner import slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,36 @@ if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
 
 _log = logging.getLogger(__name__)
+
+
+def run_all[Item, Result](
+    task: Task[..., Result],
+    items: Iterable[Item],
+    *,
+    advance: Callable[[int], None] = lambda _: None,
+    **parameters: Any,
+) -> list[Result]:
+    """Run ``task(item, **parameters)`` for every item on all workers of the running flow.
+
+    Args:
+        task: The task.
+        items: What to run it for.
+        advance: Is told of each item that is done (`cytopave.tasks.progress.progress`).
+        parameters: The same for all of them.
+
+    Returns:
+        The results, in the order in which they came.
+
+    Raises:
+        Exception: What ended the first task that failed; the others are given up.
+    """
+    results: list[Result] = []
+    for outcome in run_window(lambda _: task, items, window=slots(), **parameters):
+        if outcome.error is not None:
+            raise outcome.error
+        results.append(cast("Result", outcome.result))
+        advance(1)
+    return results
 
 
 class Outcome[Item, Result](NamedTuple):

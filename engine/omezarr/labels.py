@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import zarr
 from numcodecs import Blosc
-from pydantic import BaseModel, ConfigDict
 from zarr.codecs import ZstdCodec
 
 from cytopave.engine.errors import OutputError
@@ -19,6 +17,7 @@ from cytopave.engine.omezarr import ngff, publish, pyramid
 from cytopave.engine.omezarr.folders import Folder, absolute
 from cytopave.engine.omezarr.label_writer import LabelWriter
 from cytopave.engine.omezarr.pyramid import LabelLevel
+from cytopave.engine.omezarr.target import Target
 
 if TYPE_CHECKING:
     import os
@@ -35,17 +34,11 @@ class WriteBlock:
     box: Box
 
 
-class LabelTarget(BaseModel):
+class LabelTarget(Target):
     """Where a run's label image goes and how it is laid out; plain values, made once.
 
     Attributes:
-        url: The store that gets ``labels/<name>``.
-        storage_options: What fsspec needs to open it.
-        name: Name of the label image.
-        digest: Digest of the run: tells its unfinished label image from others'.
-        overwrite: Whether a label image of that name is replaced.
         version: OME-Zarr version.
-        zarr_format: 2 or 3.
         axes: Letters of the axes, those of the image without C, in the order ``tzyx``.
         units: Unit of each axis.
         levels: The pyramid, finest first.
@@ -54,15 +47,10 @@ class LabelTarget(BaseModel):
         source: Path of the image relative to the label image; None in another store.
     """
 
-    model_config = ConfigDict(frozen=True)
+    shelf = "labels"
+    noun = "label image"
 
-    url: str
-    storage_options: dict[str, Any]
-    name: str
-    digest: str
-    overwrite: bool
     version: Literal["0.4", "0.5"]
-    zarr_format: Literal[2, 3]
     axes: str
     units: tuple[str | None, ...]
     levels: tuple[LabelLevel, ...]
@@ -71,26 +59,10 @@ class LabelTarget(BaseModel):
     source: str | None
 
     @property
-    def store(self) -> Folder:
-        """The store's root."""
-        return Folder(self.url, self.storage_options)
-
-    @property
-    def published(self) -> Folder:
-        """Where the label image is once published."""
-        return self.store / "labels" / self.name
-
-    @property
     def is_published(self) -> bool:
         """Whether the label image of this run is in place and listed."""
-        labels = self.store / "labels"
-        listed = self.name in publish.listed_names(labels)
+        listed = self.name in publish.listed_names(self.store / self.shelf)
         return listed and publish.digest_of(self.published) == self.digest
-
-    @property
-    def staging(self) -> Folder:
-        """Where it is before: hidden, and never listed."""
-        return self.store / "labels" / f".{self.name}.{self.digest[:8]}.staging"
 
     @property
     def spatial_shape(self) -> tuple[int, ...]:
@@ -211,16 +183,6 @@ class LabelTarget(BaseModel):
             storage_options=options or None,
             config={"write_empty_chunks": False},
         )
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Around all that writes: what the system refuses becomes an `OutputError`."""
-        try:
-            yield
-        except OSError as error:
-            raise OutputError(
-                f"the labels {self.name!r} cannot be written to {self.store}: {error}"
-            ) from error
 
 
 @dataclass(frozen=True)

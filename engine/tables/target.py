@@ -2,64 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import BaseModel, ConfigDict
+from typing import TYPE_CHECKING, Any
 
 from cytopave.engine.errors import OutputError
 from cytopave.engine.omezarr import ngff, publish
-from cytopave.engine.omezarr.folders import Folder
+from cytopave.engine.omezarr.target import Target
 from cytopave.engine.tables.columns import INSTANCE
 from cytopave.engine.tables.layout import REGION, ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from cytopave.engine.merge import Merge
+    from cytopave.engine.omezarr.folders import Folder
     from cytopave.engine.omezarr.labels import LabelTarget
 
 # Raise it whenever sums taken by an earlier version must not be used again.
 CODE_VERSION = 2
 
 
-class TableTarget(BaseModel):
-    """Where a run's table goes; plain values, made once.
+class TableTarget(Target):
+    """Where a run's table goes; plain values, made once."""
 
-    Attributes:
-        url: The store that gets ``tables/<name>``.
-        storage_options: What fsspec needs to open it.
-        name: Name of the table.
-        digest: Digest of the run: tells its unfinished table from others'.
-        overwrite: Whether a table of that name is replaced.
-        zarr_format: 2 or 3.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    url: str
-    storage_options: dict[str, Any]
-    name: str
-    digest: str
-    overwrite: bool
-    zarr_format: Literal[2, 3]
-
-    @property
-    def store(self) -> Folder:
-        """The store's root."""
-        return Folder(self.url, self.storage_options)
-
-    @property
-    def published(self) -> Folder:
-        """Where the table is once published."""
-        return self.store / "tables" / self.name
-
-    @property
-    def staging(self) -> Folder:
-        """Where it is before: hidden, and never listed."""
-        return self.store / "tables" / f".{self.name}.{self.digest[:8]}.staging"
+    shelf = "tables"
+    noun = "table"
 
     def check(self) -> None:
         """Refuse what cannot work; nothing is left behind.
@@ -67,8 +35,8 @@ class TableTarget(BaseModel):
         Raises:
             OutputError: The name is taken or cannot be used, or nothing can be written there.
         """
-        publish.check_name(self.name, noun="table")
-        shelf = self.store / "tables"
+        publish.check_name(self.name, noun=self.noun)
+        shelf = self.store / self.shelf
         if not self.overwrite and publish.is_taken(shelf, self.name, self.digest):
             raise OutputError(
                 f"the table {self.name!r} is already in {self.store}: choose another name, or "
@@ -130,18 +98,8 @@ class TableTarget(BaseModel):
                 version="",
                 zarr_format=self.zarr_format,
                 overwrite=self.overwrite,
-                shelf="tables",
+                shelf=self.shelf,
             )
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turn what the store raises into errors of ours."""
-        try:
-            yield
-        except OSError as error:
-            raise OutputError(
-                f"the table {self.name!r} cannot be written to {self.store}: {error}"
-            ) from error
 
 
 def table_digest(**facts: Any) -> str:
