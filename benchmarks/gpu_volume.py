@@ -248,8 +248,8 @@ def _counted(window: Box) -> int:
         stored_bytes=2 * cellpose_weights.VIT_L_PARAMETERS,
         encoder=cellpose_weights.VIT_L,
     )
-    need = Need(network=network, channels=3, stored=2, itemsize=2, batch=32)
-    return need.volume(window.shape, Volume(), rescale=1.0) - CONTEXT_BYTES
+    need = Need(network=network, channels=3, stored=2, itemsize=2, batch=32, volume=Volume())
+    return need.on_device(window.shape) - CONTEXT_BYTES
 
 
 # ------------------------------------------------------------------- stacks

@@ -67,7 +67,7 @@ def of_window(model: str, path: str, shape: tuple[int, ...]) -> dict[str, Any]:
         "objects": int(labels.max()),
         "MiB": round(peak.bytes / MIB),
         "B/px": round(peak.bytes / np.prod(shape), 1),
-        "counted": 0,
+        "counted": round(segmenter.host_bytes(shape, 2, 1) / MIB),
     }
 
 

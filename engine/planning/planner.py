@@ -89,7 +89,7 @@ def make_plan(
     need = tile_need(source, resolved, budget, grid, n_channels=n_channels)
     measured = source.channel_indices() if measure else None
     in_flight, in_tiles = _in_flight(
-        host_budget(workers).size,
+        host_budget(workers).size - _computing_need(source, resolved, grid, n_channels=n_channels),
         host_need(source, resolved, grid, n_channels=n_channels),
         _measuring_need(source, resolved, grid, chosen) if measure else None,
     )
@@ -191,7 +191,9 @@ def tile_need(
     if budget.on_gpu and segmenter.wants_gpu:
         itemsize = np.dtype(image.dtype).itemsize
         return segmenter.device_bytes(_window(grid), itemsize, n_channels)
-    return host_need(image, segmenter, grid, n_channels=n_channels)
+    return host_need(image, segmenter, grid, n_channels=n_channels) + _computing_need(
+        image, segmenter, grid, n_channels=n_channels
+    )
 
 
 def host_need(image: Image, segmenter: Segmenter, grid: Grid, *, n_channels: int) -> int:
@@ -200,6 +202,12 @@ def host_need(image: Image, segmenter: Segmenter, grid: Grid, *, n_channels: int
     # Pixels as read and as float32 for the function, its labels (int64 at worst), the dense copy.
     itemsize = np.dtype(image.dtype).itemsize
     return region.size * n_channels * (itemsize + 4) + middle.size * (8 + 4)
+
+
+def _computing_need(image: Image, segmenter: Segmenter, grid: Grid, *, n_channels: int) -> int:
+    """Bytes of the host's memory that a worker takes while it computes one of the tiles."""
+    itemsize = np.dtype(image.dtype).itemsize
+    return segmenter.host_bytes(_window(grid), itemsize, max(1, n_channels))
 
 
 def _largest_tile(segmenter: Segmenter, grid: Grid) -> tuple[Box, Box]:

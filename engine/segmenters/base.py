@@ -147,6 +147,21 @@ class SegmenterBase(BaseModel, ABC):
             return 0
         return half_of_the_budget(window_shape, itemsize, n_channels)
 
+    def host_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
+        """The host's memory that computing a tile takes beside its pixels and labels, in bytes.
+
+        0 where a GPU computes. What is the same for tiles of any size (weights, a batch of patches)
+        is not in it: no smaller tile would help. Needed once a worker: tiles are computed one by
+        one.
+
+        Args:
+            window_shape: Spatial shape of what a tile sees, ``([Z], Y, X)`` pixels.
+            itemsize: Bytes of a stored pixel.
+            n_channels: Number of channels that the function gets.
+        """
+        del window_shape, itemsize, n_channels
+        return 0
+
     def megapixels_per_second(self, *, on_gpu: bool) -> float:
         """Rough speed of one worker: decides how many tiles make a task, and nothing else."""
         return 2.0 if on_gpu else 1.0

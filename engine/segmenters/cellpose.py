@@ -297,19 +297,32 @@ class Cellpose(CellposeParameters):
         """
         if not self.wants_gpu:
             return 0
-        if self.path == "fast" and self.network is not None:
-            need = Need(
-                network=self.network,
-                channels=n_channels,
-                stored=itemsize,
-                itemsize=2 if self.use_bfloat16 else 4,
-                batch=self.patch_batch,
-            )
-            if self._volume is None:
-                return need.planes(math.prod(window_shape))
-            return need.volume(window_shape, self._volume, rescale=self._rescale(self.network))
+        if need := self._need(itemsize, n_channels):
+            return need.on_device(window_shape)
         rule = cellpose_rule(window_shape, itemsize, n_channels)
         return max(rule, self.footprint().bytes(math.prod(window_shape)))
+
+    def host_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
+        """The tensors of the window where CPU cores compute (benchmarks/host_memory.py)."""
+        if self.wants_gpu:
+            return 0
+        if need := self._need(itemsize, n_channels):
+            return need.of_window(window_shape)
+        return int(math.prod(window_shape) * self.footprint().bytes_per_pixel)
+
+    def _need(self, itemsize: int, n_channels: int) -> Need | None:
+        """The counted tensors of the fast path."""
+        if self.path != "fast" or self.network is None:
+            return None
+        return Need(
+            network=self.network,
+            channels=n_channels,
+            stored=itemsize,
+            itemsize=2 if self.use_bfloat16 else 4,
+            batch=self.patch_batch,
+            rescale=self._rescale(self.network),
+            volume=self._volume,
+        )
 
     def footprint(self) -> Footprint:
         """The counted tensors of the stock path; of ViT-L while the weights are not known."""

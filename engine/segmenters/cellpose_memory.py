@@ -68,7 +68,7 @@ def cellpose_footprint(
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """GPU memory that windows need, in bytes.
+    """Memory that windows need on the fast path, in bytes.
 
     Attributes:
         network: What is known of the weights.
@@ -76,6 +76,8 @@ class Need:
         stored: Bytes of a stored pixel.
         itemsize: Bytes of a number that the network computes with.
         batch: Patches evaluated at a time.
+        rescale: Pixels along an axis that the network sees for one of the image's.
+        volume: How stacks are evaluated in three dimensions; None: planes.
     """
 
     network: weights.Network
@@ -83,33 +85,40 @@ class Need:
     stored: int
     itemsize: int
     batch: int
+    rescale: float = 1.0
+    volume: Volume | None = None
 
-    @property
-    def _fixed(self) -> int:
-        """What does not depend on the window: CUDA itself, the weights, and a batch of patches."""
+    def on_device(self, window: tuple[int, ...]) -> int:
+        """On a GPU, with all that does not depend on the window ``([Z], Y, X)``.
+
+        CUDA itself, the weights, a batch of patches, and patches that are kept for the next tile.
+        """
         assert self.network.encoder is not None
         patch = fused_patch_bytes(self.network.encoder.embed_dim, self.itemsize)
-        stored = max(self.network.stored_bytes, self.network.parameters * self.itemsize)
-        return CONTEXT_BYTES + WORKSPACE_BYTES + stored + self.batch * patch
+        loaded = max(self.network.stored_bytes, self.network.parameters * self.itemsize)
+        fixed = CONTEXT_BYTES + WORKSPACE_BYTES + loaded + self.batch * patch
+        if self.volume is None:
+            return fixed + KEPT_BYTES + self.of_window(window)
+        cut = SIDE**2 * volume_patch_bytes(self.channels, self.itemsize)
+        return fixed + KEPT_BYTES_VOLUME + max(AT_ONCE, self.batch) * cut + self.of_window(window)
 
-    def planes(self, pixels: int) -> int:
-        """Of a window of so many pixels in one plane."""
-        return (
-            self._fixed + KEPT_BYTES + int(pixels * fast_pixel_bytes(self.channels, self.itemsize))
-        )
+    def of_window(self, window: tuple[int, ...]) -> int:
+        """What grows with the window, wherever it is computed."""
+        if self.volume is not None:
+            return self._of_stack(window, self.volume)
+        return int(math.prod(window) * fast_pixel_bytes(self.channels, self.itemsize))
 
-    def volume(self, window: tuple[int, ...], volume: Volume, *, rescale: float) -> int:
+    def _of_stack(self, window: tuple[int, ...], volume: Volume) -> int:
         """Of a window ``(Z, Y, X)`` that is evaluated in three dimensions.
 
         The pixels that its patches see are held as they are stored: along each axis up to nearly a
         patch more on both sides, except along Z where a patch sees all planes of a thin stack.
         """
-        scales = (rescale * volume.anisotropy, rescale, rescale)
+        scales = (self.rescale * volume.anisotropy, self.rescale, self.rescale)
         inner = [n + 2 * reach(sigma) for n, sigma in zip(window, volume.smooth, strict=True)]
         seen = [n + 2 * (SIDE - 1) / scale for n, scale in zip(inner, scales, strict=True)]
         if inner[0] * scales[0] < SIDE:
             seen[0] = inner[0]
-        cut = max(AT_ONCE, self.batch) * SIDE**2 * volume_patch_bytes(self.channels, self.itemsize)
         region = math.prod(seen) * self.channels * self.stored
         flows = math.prod(inner) * volume_pixel_bytes(math.prod(scales), smooth=any(volume.smooth))
-        return self._fixed + KEPT_BYTES_VOLUME + int(cut + region + flows)
+        return int(region + flows)

@@ -12,13 +12,15 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cytopave.engine.boxes import Box
 from cytopave.engine.errors import OutputError, PlanError, UserError
 from cytopave.engine.merge import Merge
+from cytopave.engine.omezarr.image import open_image
 from cytopave.engine.planning import planner
 from cytopave.engine.planning.budget import Budget
 from cytopave.engine.planning.plan import Plan, batch_shape
 from cytopave.engine.planning.planner import _in_flight, make_plan
-from cytopave.engine.segmenters import Custom, Threshold
+from cytopave.engine.segmenters import Cellpose, Custom, Threshold
 from cytopave.engine.tiling import Grid, Tiling
 
 PLENTY = Budget(8 * 2**30, "the test's figure", on_gpu=False)
@@ -178,6 +180,26 @@ def test_tiles_are_measured_in_hand_where_memory_suffices(
     """A tile of 5 that takes 5 more: rather than with fewer than three, it is done without."""
     assert _in_flight(budget, 5, 5) == (in_flight, in_tiles)
     assert _in_flight(budget, 5, None) == (max(1, min(6, budget // 5)), False)
+
+
+def test_a_cpu_that_runs_a_network_needs_the_memory_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = _store(tmp_path / "a.zarr", (600, 1100))
+    segmenter = Cellpose(model="nuclei-tiny", device="cpu", intensity=((0, 100),))
+    asked = {"segmenter": segmenter, "tiling": Tiling(halo=32)}
+    grid = _plan(image, **asked).grid
+    assert grid.tile == (600, 1100)
+    resolved = segmenter.resolve(open_image(image), channels=())
+    window, region = grid.shape, resolved.region(Box.of(grid.shape), grid.shape)
+    computed = resolved.host_bytes(window, 2, 1)
+    held = region.size * (2 + 4) + math.prod(window) * (8 + 4)
+    tight = Budget(computed + held - 1, "the test's figure", on_gpu=False)
+    assert _plan(image, **asked, budget=tight).grid.tile == (600, 1024)
+    for more, in_flight in ((2 * held, 2), (held, 1), (0, 1)):
+        room = Budget(computed + more, "", on_gpu=False)
+        monkeypatch.setattr(planner, "host_budget", lambda _, room=room: room)
+        assert _plan(image, **asked).in_flight == in_flight
 
 
 @pytest.mark.parametrize("chunk", [1, 3])

@@ -169,6 +169,16 @@ def test_the_memory_of_a_tile_grows_with_pixels_and_with_the_batch() -> None:
     assert resolved(device="cpu").device_bytes((512, 512), 2, 1) == 0
 
 
+def test_where_cpu_cores_compute_the_window_takes_the_hosts_memory() -> None:
+    # bytes a pixel that benchmarks/host_memory.py saw, with 29 % of foreground; 80 % are counted
+    planes = resolved(device="cpu").host_bytes((1024, 1024), 2, 1) / 1024**2
+    assert 126 < planes < 200
+    stack = resolved((24, 400, 300), do_3D=True, device="cpu").host_bytes((24, 128, 128), 2, 1)
+    assert stack > 102 * 24 * 128**2
+    assert resolved(device="cpu", path="stock").host_bytes((100, 100), 2, 1) == 335 * 0.8 * 100**2
+    assert resolved(device="cuda").host_bytes((1024, 1024), 2, 1) == 0
+
+
 def test_the_memory_of_a_stack_grows_with_what_its_patches_see() -> None:
     segmenter = resolved((30, 400, 300), do_3D=True, device="cuda")
     thin = segmenter.device_bytes((30, 512, 512), 2, 1)
