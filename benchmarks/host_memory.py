@@ -76,7 +76,8 @@ def segment(segmenter: Segmenter, image: tuple[int, ...], shape: tuple[int, ...]
     start = tuple((n - m) // 2 for n, m in zip(image, shape, strict=True))
     window = Box(start, tuple(a + n for a, n in zip(start, shape, strict=True)))
     region = segmenter.region(window, image)
-    disks = bench_images.truth(region.start[-2:], region.shape[-2:]) > 0
+    (y, x), (height, width) = region.start[-2:], region.shape[-2:]
+    disks = bench_images.truth((y, x), (height, width)) > 0
     plane = np.where(disks, 1000, 100).astype(np.uint16)
     pixels = np.broadcast_to(plane, region.shape).copy()
     if len(shape) == 3:

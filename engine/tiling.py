@@ -105,6 +105,11 @@ class Grid:
         """Number of tiles per axis."""
         return tuple(len(e) - 1 for e in self.edges)
 
+    @property
+    def largest_core(self) -> tuple[int, ...]:
+        """Length of the longest core per axis: longer than a tile where a rest joined it."""
+        return tuple(max(b - a for a, b in itertools.pairwise(e)) for e in self.edges)
+
     @cached_property
     def _spans(self) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, int]]]]:
         """First and past last pixel of each core, and of each window, per axis."""

@@ -11,6 +11,7 @@ from prefect.artifacts import create_markdown_artifact
 from cytopave.engine.omezarr.image import open_image
 from cytopave.engine.planning.plan import Plan
 from cytopave.engine.show.detail import draw_detail, jpeg, pixels_to_read
+from cytopave.engine.show.legible import legible
 from cytopave.engine.show.overlay import draw_overlay
 
 _SIDE = 512
@@ -27,14 +28,14 @@ def draw_picture(plan_path: str) -> dict[str, bytes]:
     The whole is left out where no level of the pyramid is small enough.
     """
     plan = Plan.load(plan_path)
-    target = plan.target
+    image, target = legible(plan.image), plan.target
     labels = open_image(str(target.published), storage_options=target.storage_options)
     pictures = {}
-    if pixels_to_read(plan.image, labels, side=_SIDE) <= _MOST_PIXELS:
-        whole = draw_overlay(plan.image, labels, channels=plan.channels, side=_SIDE)
+    if pixels_to_read(image, labels, side=_SIDE) <= _MOST_PIXELS:
+        whole = draw_overlay(image, labels, channels=plan.channels, side=_SIDE)
         pictures["The whole image"] = jpeg(whole)
     if max(labels.spatial_shape[-2:]) > _SIDE:
-        detail = draw_detail(plan.image, labels, channels=plan.channels, side=_SIDE)
+        detail = draw_detail(image, labels, channels=plan.channels, side=_SIDE)
         pictures["Its middle, pixel by pixel"] = jpeg(detail)
     return pictures
 

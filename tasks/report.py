@@ -57,7 +57,7 @@ def plan_page(plan: Plan, gpus: Sequence[Gpu], *, started_by: str | None = None)
         "Image": f"`{image.url}`, level {image.level}, {_by(image.shape)} ({image.axes})",
         "Labels": f"`{plan.target.published}`",
         "Method": plan.segmenter.title,
-        "Tiles": f"{len(grid)} of {_by(grid.tile)} pixels, halo {_by(grid.halo)}, in "
+        "Tiles": f"{len(grid)} of {_by(grid.largest_core)} pixels, halo {_by(grid.halo)}, in "
         f"{len(plan.batches)} batches",
         "Memory": f"{_size(plan.memory.need)} a tile, of {_size(plan.memory.budget)}: "
         f"{plan.memory.source}",

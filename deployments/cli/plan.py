@@ -90,6 +90,7 @@ def plan_facts(made: Plan, *, workers: int) -> dict[str, Any]:
         "grid": list(grid.counts),
         "times": grid.times,
         "tile": list(grid.tile),
+        "largest_core": list(grid.largest_core),
         "halo": list(grid.halo),
         "finished_tiles": len(made.scratch.finished()),
         "batches": len(made.batches),
@@ -159,7 +160,8 @@ def _lines(facts: dict[str, Any]) -> dict[str, object]:
         "segmenter": ", ".join(f"{k}={v}" for k, v in method.items()),
         "labels": facts["labels"],
         **_mask_line(facts),
-        "tiles": f"{facts['tiles']} ({_by(facts['grid'])}{times}) of {_by(facts['tile'])} pixels, "
+        "tiles": f"{facts['tiles']} ({_by(facts['grid'])}{times}) of "
+        f"{_by(facts['largest_core'])} pixels, "
         f"halo {_by(facts['halo'])}" + (f"; {finished} are finished" if finished else ""),
         "batches": f"{facts['batches']} of up to {facts['tiles_per_batch']} tiles, "
         f"for {facts['workers']} workers",

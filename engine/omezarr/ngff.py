@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pydantic import ValidationError
 from yaozarrs import open_group, v04, v05, validate_zarr_store
@@ -74,6 +75,8 @@ def read_multiscale(attributes: Mapping[str, Any], where: object) -> Multiscale:
     ome = ome_of(attributes)
     if not ome.get("multiscales"):
         raise ImageError(f"{where} holds no image: its metadata have no multiscales")
+    if not is_multiscales(ome["multiscales"]):
+        raise ImageError(f"{where} is not valid OME-Zarr: its multiscales are no list of images")
     version = str(ome.get("version") or ome["multiscales"][0].get("version") or "0.4")
     try:
         if version == "0.5":
@@ -94,9 +97,14 @@ def read_multiscale(attributes: Mapping[str, Any], where: object) -> Multiscale:
         version=version,
         axes=_letters(first.axes, where),
         units=tuple(getattr(axis, "unit", None) for axis in first.axes),
-        datasets=tuple(_dataset(d, first.coordinateTransformations) for d in first.datasets),
+        datasets=tuple(_dataset(d, first.coordinateTransformations, where) for d in first.datasets),
         channels=_channel_names(ome),
     )
+
+
+def is_multiscales(found: Any) -> TypeGuard[list[dict[str, Any]]]:
+    """Whether a value of the metadata is what images are described by: a list of objects."""
+    return isinstance(found, list) and bool(found) and isinstance(found[0], dict)
 
 
 def describe_group(attributes: Mapping[str, Any], where: Folder) -> str:
@@ -124,6 +132,8 @@ def describe_group(attributes: Mapping[str, Any], where: Folder) -> str:
 
 def describe_absence(where: Folder) -> str:
     """Say what is at a place that has no zarr metadata."""
+    if where.local and where.local.is_symlink() and not where.local.exists():
+        return f"{where} is a link to {where.local.readlink()}, which is not there"
     if not where.exists():
         return f"there is no image at {where}: no such file or folder"
     if where.local and where.local.is_file():
@@ -286,12 +296,17 @@ def check_axes(axes: str, ndim: int, where: object) -> str:
     return axes
 
 
-def _dataset(dataset: Any, common: Sequence[Any] | None) -> Dataset:
+def _dataset(dataset: Any, common: Sequence[Any] | None, where: object) -> Dataset:
     scale, translation = _placement(dataset.coordinateTransformations)
     if common:  # applied after those of the level
         outer, shift = _placement(common)
         scale = tuple(a * b for a, b in zip(outer, scale, strict=True))
         translation = tuple(a * b + c for a, b, c in zip(outer, translation, shift, strict=True))
+    if not all(0 < step < math.inf for step in scale):
+        raise ImageError(
+            f"{where} is not valid OME-Zarr: the pixels of level {dataset.path} have the size "
+            f"{list(scale)}; correct the scale in its metadata, which must be positive"
+        )
     return Dataset(dataset.path, scale, translation)
 
 

@@ -42,6 +42,7 @@ _ERRNOS = frozenset(
     }
 )
 # Libraries whose own exceptions, where they carry no status, are about a broken connection.
+_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError")
 _NETWORK = ("aiohttp", "httpx", "requests", "urllib3", "botocore", "aiobotocore")
 
 
@@ -168,6 +169,8 @@ def _verdict(error: BaseException) -> bool | None:
         return True
     if isinstance(error, OSError) and error.errno is not None and error.errno in _ERRNOS:
         return True
+    if type(error).__name__ in _CREDENTIALS:
+        return False
     if isinstance(error, ValueError) or not _is_of_the_network(error):  # a bad URL is a ValueError
         return None
     return True

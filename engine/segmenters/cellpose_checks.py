@@ -44,5 +44,5 @@ def check_channels(selected: int, generation: Generation) -> None:
     if selected > most:
         raise SegmenterError(
             f"Cellpose {generation} takes at most {most} channels and {selected} are selected: "
-            "name those to segment with channels="
+            "name those to segment (--channels)"
         )

@@ -31,7 +31,7 @@ def global_threshold(
     if len(channels) > 1:
         raise SegmenterError(
             f"{method} segments one channel and {len(channels)} are selected: name the one "
-            "to segment with channels="
+            "to segment (--channels)"
         )
     if given is not None:
         return given

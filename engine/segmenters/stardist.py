@@ -263,5 +263,5 @@ def _check(network: StarNetwork, image: Image, channels: tuple[int, ...]) -> Non
     if selected != network.channels:
         raise SegmenterError(
             f"the StarDist network takes {network.channels} channels and {selected} are selected: "
-            "name as many with channels="
+            "name as many (--channels)"
         )

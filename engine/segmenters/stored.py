@@ -32,7 +32,7 @@ class Stored(SegmenterBase):
         if len(channels) > 1:
             raise SegmenterError(
                 f"labels have no channels and {len(channels)} are selected: name the one that "
-                "holds the labels with channels="
+                "holds the labels (--channels)"
             )
         if np.dtype(image.dtype).kind not in "ui":
             raise SegmenterError(

@@ -66,9 +66,7 @@ def write_report(
         UserError: The image cannot be opened, the table or column that is named is not there or not
             of these labels, or the folder cannot be written.
     """
-    source = open_image(image, level=provenance["level"])
-    if source.version is None and source.axes != provenance["axes"]:
-        source = open_image(image, level=provenance["level"], axes=provenance["axes"])
+    source = open_image(image, level=provenance["level"], axes=provenance["axes"])
     look = Look(source, open_image(made.labels_path), provenance, tiles=tiles)
     cells, why = _find_table(made.labels_path, table)
     column = class_column(cells, classes) if cells is not None else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cytopave.engine.show import sections
 from cytopave.engine.show.classes import count_classes, draw_classes
 from cytopave.engine.show.detail import draw_detail
+from cytopave.engine.show.legible import legible
 from cytopave.engine.show.numbers import unit_of
 from cytopave.engine.show.overlay import draw_overlay
 from cytopave.engine.show.page import Picture, Section, scale_bar
@@ -54,7 +55,7 @@ class Look:
     def __init__(
         self, source: Image, labels: Image, provenance: Mapping[str, Any], *, tiles: bool
     ) -> None:
-        self._source, self._labels = source, labels
+        self._source, self._labels = legible(source), labels
         self._channels = provenance["channels"]
         grid = Grid(labels.spatial_shape, tuple(provenance["tile"]), tuple(provenance["halo"]))
         self._edges = grid.edges[-2:]

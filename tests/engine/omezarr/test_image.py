@@ -287,6 +287,38 @@ class TestRefusals:
         stores.group(tmp_path / "i.zarr", content)
         self.refuse(tmp_path / "i.zarr", r"not valid OME-Zarr 0\.5: multiscales\.0\.datasets\.0")
 
+    def test_a_link_to_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "i.zarr").symlink_to(tmp_path / "gone.zarr")
+        self.refuse(tmp_path / "i.zarr", r"is a link to .*gone\.zarr, which is not there")
+
+    @pytest.mark.parametrize("multiscales", [{"a": 1}, ["image"], "image"])
+    def test_multiscales_that_are_no_list_of_images(self, tmp_path: Path, multiscales: Any) -> None:
+        stores.group(tmp_path / "i.zarr", {"ome": {"version": "0.5", "multiscales": multiscales}})
+        self.refuse(tmp_path / "i.zarr", "not valid OME-Zarr: its multiscales are no list")
+
+    @pytest.mark.parametrize("size", [0.0, -1.0, float("inf")])
+    def test_pixels_without_a_size(self, tmp_path: Path, size: float) -> None:
+        content = stores.attributes("yx", version="0.5")
+        dataset = content["ome"]["multiscales"][0]["datasets"][0]
+        dataset["coordinateTransformations"] = [{"type": "scale", "scale": [1.0, size]}]
+        stores.group(tmp_path / "i.zarr", content)
+        self.refuse(tmp_path / "i.zarr", "must be positive")
+
+    @pytest.mark.parametrize("colours", [3, 4])
+    def test_one_plane_in_colours_or_many_narrow_ones(self, tmp_path: Path, colours: int) -> None:
+        pixels = stores.pixels((20, 30, colours))
+        stores.plain_array(tmp_path / "a.zarr", pixels)
+        self.refuse(tmp_path / "a.zarr", r"name its axes, yxc or zyx \(--axes\)")
+        plane = open_image(tmp_path / "a.zarr", axes="yxc")
+        assert plane.spatial_shape == (20, 30)
+        np.testing.assert_array_equal(plane.read(Box.of((20, 30)))[1], pixels[..., 1])
+        assert open_image(tmp_path / "a.zarr", axes="zyx").spatial_shape == (20, 30, colours)
+
+    @pytest.mark.parametrize("version", ["0.4", "0.5"])
+    def test_the_array_of_a_level(self, tmp_path: Path, version: str) -> None:
+        path = stores.ome_image(tmp_path / "i.zarr", stores.pixels((8, 8)), version=version)
+        self.refuse(path / "s0", r"is level 0 of the image .*i\.zarr: name the image.*--level")
+
     @pytest.mark.parametrize("dtype", ["complex64", "U5"])
     def test_dtypes(self, tmp_path: Path, dtype: str) -> None:
         zarr.create_array(
