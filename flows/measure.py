@@ -13,7 +13,7 @@ from cytopave.blocks.images import local_path
 from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.settings import load_settings
 from cytopave.engine.tables.export import check_exports
-from cytopave.engine.tables.planner import is_written, plan_measurement
+from cytopave.engine.tables.planner import check_place, is_written, plan_measurement
 from cytopave.engine.tables.report import TableReport
 from cytopave.engine.tables.stages import report_table
 from cytopave.tasks.embedded import embedded_flow, untagged
@@ -106,7 +106,7 @@ def measure_cells(
 
 def _measure(measurement: Measurement, *, keep_scratch: bool) -> None:
     target = measurement.target
-    target.check()
+    check_place(measurement)
     with (
         untagged(),
         occupied(measurement.root, remove=not keep_scratch),

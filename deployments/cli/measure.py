@@ -91,7 +91,7 @@ def _run(image: str, measuring: Measuring, common: Common) -> TableReport:
     """
     from cytopave.engine.settings import load_settings
     from cytopave.engine.tables.export import check_exports
-    from cytopave.engine.tables.planner import is_written, plan_measurement
+    from cytopave.engine.tables.planner import check_place, is_written, plan_measurement
     from cytopave.engine.tables.stages import report_table
 
     look_up_stores(verbose=common.verbose)
@@ -110,7 +110,7 @@ def _run(image: str, measuring: Measuring, common: Common) -> TableReport:
     )
     if files and is_written(measurement):
         return report_table(measurement, files, measured=False)
-    measurement.target.check()
+    check_place(measurement)
     prepare_prefect(verbose=common.verbose)
     find_cluster(measuring.cluster)
     if sys.stderr.isatty():

@@ -96,9 +96,15 @@ def find_labels(place: str, name: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(made, dict) or "n_objects" not in made:
         raise OutputError(f"the label image {name!r} in {store} was not made by cytopave")
     if "refined" in made:
+        source = made["refined"]["labels"]
+        instead = (
+            "there is none left of labels that were refined in their own place"
+            if source == str(Folder(store) / "labels" / name)
+            else f"name the labels that it was made from ({source})"
+        )
         raise OutputError(
             f"the label image {name!r} in {store} was refined, and reports are of a segmentation: "
-            f"name the labels that it was made from ({made['refined']['labels']})"
+            f"{instead}"
         )
     return f"{store}/labels/{name}", made
 

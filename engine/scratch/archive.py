@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numcodecs import Blosc
 
-from cytopave.engine.errors import CorruptError
+from cytopave.engine.errors import CorruptError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -147,16 +147,23 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[BinaryIO]:
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as error:
+        raise OutputError(
+            f"the scratch file {path} cannot be written: {error.strerror or error}. What is "
+            "finished is kept: free space there, or name another folder (--scratch or "
+            "CYTOPAVE_SCRATCH)"
+        ) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _damaged(path: Path, error: Exception) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cytopave.engine.errors import ImageError, LabelError, OutputError
+from cytopave.engine.errors import ImageError, LabelError, OutputError, StaleTableError
 from cytopave.engine.omezarr import ngff, publish
 from cytopave.engine.omezarr.folders import Folder, absolute
 from cytopave.engine.omezarr.image import open_image
@@ -139,6 +139,25 @@ def is_written(measurement: Measurement) -> bool:
     made = (ngff.read_attributes(target.published) or {}).get(publish.PROVENANCE)
     facts = measurement.facts()
     return isinstance(made, dict) and all(made.get(name) == facts[name] for name in facts)
+
+
+def check_place(measurement: Measurement) -> None:
+    """Refuse to measure where the table cannot go; nothing is left behind.
+
+    Raises:
+        StaleTableError: There is a table of the same labels as they were before they changed.
+        OutputError: The name is taken otherwise or cannot be used, or nothing can be written there.
+    """
+    target = measurement.target
+    made = (ngff.read_attributes(target.published) or {}).get(publish.PROVENANCE)
+    made = made if isinstance(made, dict) else {}
+    changed = made.get("fingerprint") != measurement.fingerprint
+    if made.get("labels") == measurement.place and changed and not target.overwrite:
+        raise StaleTableError(
+            f"the table {target.name!r} in {target.store} describes the labels {measurement.place} "
+            "as they were before they changed: measure them again (--overwrite)"
+        )
+    target.check()
 
 
 def find_labels(image: Image, labels: str) -> str:

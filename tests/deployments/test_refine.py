@@ -89,6 +89,13 @@ def test_refine(
     # Reports are of a segmentation, which this was not.
     ended = command("report", image, "--name", "clean")
     assert (ended.status, "was refined" in ended.err) == (2, True)
+    assert f"name the labels that it was made from ({image}/labels/cells)" in ended.err
+    # Labels in their own place have no others that they were made from.
+    again = ("--output-name", "clean", "--overwrite", "--fill-holes", "--cluster", dask_address)
+    ended = command("refine", image, "--name", "clean", *again)
+    assert ended.status == 0, ended.err
+    ended = command("report", image, "--name", "clean")
+    assert (ended.status, "refined in their own place" in ended.err) == (2, True)
 
 
 def test_the_labels_themselves_may_be_named(

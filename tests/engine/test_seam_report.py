@@ -37,10 +37,10 @@ def test_objects_that_every_tile_cuts_are_all_found() -> None:
         assert axis.excess > 5 * axis.chance
 
 
-def test_chance_is_two_deviations_of_a_difference_of_counts() -> None:
+def test_chance_is_three_deviations_of_a_difference_of_counts() -> None:
     axis = AxisSeams(
         axis="y", seams=LineCounts(met=100, cut=8), control=LineCounts(met=300, cut=12)
     )
     assert axis.excess == 4
     # rate 20 / 400, 100 met at seams, a third as many as at the control lines
-    assert np.isclose(axis.chance, 2 * (100 * 0.05 * 0.95 * (1 + 1 / 3)) ** 0.5)
+    assert np.isclose(axis.chance, 3 * (100 * 0.05 * 0.95 * (1 + 1 / 3)) ** 0.5)

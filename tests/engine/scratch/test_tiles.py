@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import worlds
 
-from cytopave.engine.errors import CorruptError
+from cytopave.engine.errors import CorruptError, OutputError
+from cytopave.engine.scratch.archive import write_bytes
 from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER, occupied
 from cytopave.engine.scratch.tiles import Scratch, shared_zone, zone_name
 from cytopave.engine.scratch.views import views
@@ -22,6 +23,14 @@ GRID = Grid((60, 70), (20, 30), (6, 4))
 @pytest.fixture
 def labels() -> np.ndarray:
     return worlds.dense(worlds.disks(GRID.shape, radius=4, pitch=9))
+
+
+def test_what_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"x/a\.json cannot be written: Not a directory") as e:
+        write_bytes(tmp_path / "file" / "x" / "a.json", b"")
+    assert "\n" not in str(e.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_committed_tile_reads_back(labels: np.ndarray, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from cytopave.engine.errors import CorruptError, OutputError, StaleTableError
 from cytopave.engine.omezarr.folders import Folder
 from cytopave.engine.omezarr.ngff import read_attributes
 from cytopave.engine.tables import combine, layout, measurement, stages
-from cytopave.engine.tables.planner import plan_measurement
+from cytopave.engine.tables.planner import check_place, plan_measurement
 from cytopave.engine.tables.read import open_table
 
 
@@ -301,6 +301,9 @@ class TestFingerprint:
         array[20:40, 20:40] = np.arange(400).reshape(20, 20)
         with pytest.raises(StaleTableError, match=r"is not that of the labels .*have changed"):
             open_table(image, "cells")
+        with pytest.raises(StaleTableError, match=r"before they changed: .*--overwrite"):
+            check_place(plan_measurement(str(image), labels="cells"))
+        check_place(plan_measurement(str(image), labels="cells", overwrite=True))
 
     def test_labels_that_are_gone(self, image: Path) -> None:
         shutil.rmtree(image / "labels" / "cells")
