@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
-from cytopave.deployments.cli.clusters import find_cluster
 from cytopave.deployments.cli.console import say, write, write_facts, write_json, write_table
-from cytopave.deployments.cli.environment import prepare_prefect
-from cytopave.deployments.cli.options import Common, Flag, Whole, check_positive
+from cytopave.deployments.cli.options import Common, Flag
+from cytopave.deployments.cli.work import Workers
 from cytopave.engine.errors import ImageError
 
 if TYPE_CHECKING:
@@ -36,10 +34,6 @@ class Images:
     """Micrometers in place of what the file says: 0.325 (Y and X), or 2,0.325,0.325 (Z, Y, X)."""
     labels: Flag = False
     """Pixels are ids of objects: coarser levels take one of them instead of the mean."""
-    workers: Whole | None = None
-    """Number of workers; one a CPU core where not given."""
-    cluster: str = "cpu"
-    """cpu, a scheduler's address (tcp://...), or a saved block's name."""
 
 
 def convert(
@@ -48,6 +42,7 @@ def convert(
     overwrite: Flag = False,
     images: Images = Images(),
     x: str = "X",
+    work: Workers = Workers(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
 ) -> None:
     """Write images (TIFF, LIF, ND2, CZI, ...) as OME-Zarr, or AnnData (.h5ad) as Zarr by rows.
@@ -62,6 +57,7 @@ def convert(
         overwrite: Replace stores that are there.
         images: How images are converted.
         x: Of AnnData, what becomes X: X, raw, or layers/NAME.
+        work: Who converts images.
         common: Options of every command.
     """
     if not sources:
@@ -69,7 +65,7 @@ def convert(
     if len(sources) == 1 and _is_anndata(Path(sources[0])):
         _convert_anndata(sources[0], output, x=x, overwrite=overwrite, json=common.json)
         return
-    made = _convert_images(sources, output, images, overwrite=overwrite, common=common)
+    made = _convert_images(sources, output, images, work, overwrite=overwrite, common=common)
     if common.json:
         write_json(made.model_dump(mode="json"))
         return
@@ -114,6 +110,7 @@ def _convert_images(
     sources: tuple[str, ...],
     output: str | None,
     images: Images,
+    work: Workers,
     *,
     overwrite: bool,
     common: Common,
@@ -126,7 +123,7 @@ def _convert_images(
     from cytopave.engine.convert.planner import Wanted, plan_conversions
     from cytopave.engine.convert.report import convert_report, failed_conversions
 
-    check_positive(workers=images.workers)
+    work.check()
     size = _pixel_size(images.pixel_size)
     how: dict[str, Any] = {"scene": images.scene, "axes": images.axes, "labels": images.labels}
     wanted = Wanted(**how, pixel_size=size, overwrite=overwrite)
@@ -137,14 +134,9 @@ def _convert_images(
         if failed:
             raise failed_conversions(report, failed)
         return report
-    prepare_prefect(verbose=common.verbose)
-    find_cluster(images.cluster)
-    if sys.stderr.isatty():
-        say("starting; this takes some seconds")
+    work.begin(verbose=common.verbose)
     from cytopave.flows import convert_images
-    from cytopave.tasks.runner import embedded_api
 
-    embedded_api()
     made: ConvertReport = convert_images(
         list(sources),
         output=output,
@@ -152,8 +144,7 @@ def _convert_images(
         **how,
         pixel_size=list(size) if size else None,
         overwrite=overwrite,
-        cluster=images.cluster,
-        workers=images.workers,
+        **vars(work),
     )
     return made
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
-from cytopave.deployments.cli.clusters import find_cluster
-from cytopave.deployments.cli.console import say, write_facts, write_json
-from cytopave.deployments.cli.environment import prepare_prefect
-from cytopave.deployments.cli.options import Common, Flag, Whole, check_positive, parse_channels
+from cytopave.deployments.cli.console import write_facts, write_json
+from cytopave.deployments.cli.options import Common, Flag, Whole, parse_channels
 from cytopave.deployments.cli.saved import look_up_stores
+from cytopave.deployments.cli.work import Resumable
 
 if TYPE_CHECKING:
     from cytopave.engine.tables.report import TableReport
@@ -42,14 +40,6 @@ class Measuring:
     """Store that gets tables/NAME; the labels' own where not given."""
     overwrite: Flag = False
     """Replace a table of that name, and files that exist."""
-    workers: Whole | None = None
-    """Number of workers; one a CPU core where not given."""
-    cluster: str = "cpu"
-    """cpu, a scheduler's address (tcp://...), or a saved block's name."""
-    scratch: str | None = None
-    """Folder for partial sums that all workers share; beside the table where not given."""
-    keep_scratch: Flag = False
-    """Keep the partial sums."""
 
 
 def measure(
@@ -57,6 +47,7 @@ def measure(
     /,
     *,
     measuring: Measuring = Measuring(),
+    work: Resumable = Resumable(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
 ) -> None:
     """Measure the objects of a label image, and publish one table.
@@ -66,9 +57,10 @@ def measure(
     Args:
         image: OME-Zarr image or zarr array: a path or URL.
         measuring: Which labels are measured, and where the table goes.
+        work: Who does it, and where it is kept meanwhile.
         common: Options of every command.
     """
-    made = _run(image, measuring, common)
+    made = _run(image, measuring, work, common)
     if common.json:
         write_json(made.model_dump(mode="json"))
         return
@@ -83,41 +75,33 @@ def measure(
     )
 
 
-def _run(image: str, measuring: Measuring, common: Common) -> TableReport:
+def _run(image: str, measuring: Measuring, work: Resumable, common: Common) -> TableReport:
     """Check the request, then run the flow in this process, on an API and workers of its own.
 
     Raises:
         CytopaveError: As the flow raises it.
     """
-    from cytopave.engine.settings import load_settings
     from cytopave.engine.tables.export import check_exports
     from cytopave.engine.tables.planner import check_place, is_written, plan_measurement
     from cytopave.engine.tables.stages import report_table
 
     look_up_stores(verbose=common.verbose)
-    check_positive(workers=measuring.workers)
+    work.check()
     parameters = {**vars(measuring), "channels": parse_channels(measuring.channels)}
     asked = {kind: parameters[kind] for kind in ("csv", "parquet")}
     files = check_exports(
         {kind: Path(path) for kind, path in asked.items() if path}, overwrite=measuring.overwrite
     )
-    running = ("csv", "parquet", "workers", "cluster", "keep_scratch", "scratch")
-    scratch = measuring.scratch or load_settings().scratch
     measurement = plan_measurement(
         image,
-        scratch=Path(scratch) if scratch else None,
-        **{name: value for name, value in parameters.items() if name not in running},
+        scratch=work.folder,
+        **{name: value for name, value in parameters.items() if name not in asked},
     )
     if files and is_written(measurement):
         return report_table(measurement, files, measured=False)
     check_place(measurement)
-    prepare_prefect(verbose=common.verbose)
-    find_cluster(measuring.cluster)
-    if sys.stderr.isatty():
-        say("starting; this takes some seconds")
+    work.begin(verbose=common.verbose)
     from cytopave.flows import measure_cells
-    from cytopave.tasks.runner import embedded_api
 
-    embedded_api()
-    made: TableReport = measure_cells(image, **parameters)
+    made: TableReport = measure_cells(image, **parameters, **vars(work))
     return made

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from cytopave.deployments.cli.console import write_json
 from cytopave.deployments.cli.options import Common, Flag, Keeping, Request, Whole
 from cytopave.deployments.cli.segment import run_flow, show
+from cytopave.deployments.cli.work import Resumable
 
 
 @Parameter(name="*")
@@ -33,12 +34,6 @@ class Merging:
     """Store that gets labels/NAME; the labels' own where not given."""
     overwrite: Flag = False
     """Replace a label image of that name."""
-    workers: Whole | None = None
-    """Number of workers; one a CPU core where not given."""
-    cluster: str = "cpu"
-    """cpu, a scheduler's address (tcp://...), or a saved block's name."""
-    scratch: str | None = None
-    """Folder for tile files that all workers share; beside the labels where not given."""
 
 
 def merge(
@@ -46,6 +41,7 @@ def merge(
     /,
     *,
     merging: Merging,
+    work: Resumable = Resumable(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
 ) -> None:
     """Merge labels that were written tile by tile, each tile numbered by itself, without overlap.
@@ -55,11 +51,13 @@ def merge(
     Args:
         labels: OME-Zarr image or zarr array of integers: a path or URL.
         merging: Which labels are merged, and where the result goes.
+        work: Who does it, and where it is kept meanwhile.
         common: Options of every command.
     """
     # The image is itself the labels: there are no intensities to measure.
-    request = Request(segmenter="stored", halo="0", no_measure=True, **vars(merging))
-    made = run_flow(labels, request, Keeping(), common=common)
+    placed = {name: value for name, value in vars(work).items() if name != "keep_scratch"}
+    request = Request(segmenter="stored", halo="0", no_measure=True, **vars(merging), **placed)
+    made = run_flow(labels, request, Keeping(keep_scratch=work.keep_scratch), common=common)
     if common.json:
         write_json(made.model_dump(mode="json"))
     else:

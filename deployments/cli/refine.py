@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
-from cytopave.deployments.cli.clusters import find_cluster
-from cytopave.deployments.cli.console import say, write_facts, write_json
-from cytopave.deployments.cli.environment import prepare_prefect
-from cytopave.deployments.cli.options import Common, Flag, Whole, check_positive
+from cytopave.deployments.cli.console import write_facts, write_json
+from cytopave.deployments.cli.options import Common, Flag, Whole
 from cytopave.deployments.cli.saved import look_up_stores
+from cytopave.deployments.cli.work import Resumable
 
 if TYPE_CHECKING:
     from cytopave.engine.refine import Operation
@@ -99,14 +96,6 @@ class Placing:
     """Replace a label image of that name; with the same name, the labels themselves."""
     axes: str | None = None
     """Axes of a plain zarr array, such as zyx."""
-    workers: Whole | None = None
-    """Number of workers; one a CPU core where not given."""
-    cluster: str = "cpu"
-    """cpu, a scheduler's address (tcp://...), or a saved block's name."""
-    scratch: str | None = None
-    """Folder for what lies between steps; all workers share it; beside the labels by default."""
-    keep_scratch: Flag = False
-    """Keep that."""
 
 
 def refine(
@@ -115,6 +104,7 @@ def refine(
     *,
     refining: Refining = Refining(),
     placing: Placing = Placing(),
+    work: Resumable = Resumable(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
 ) -> None:
     """Refine labels: holes, sizes, borders, growth, ids; publish a new label image.
@@ -128,9 +118,10 @@ def refine(
         image: OME-Zarr image that has the labels, or the labels themselves: a path or URL.
         refining: What is done to the labels.
         placing: Which labels are meant, and where the result goes.
+        work: Who does it, and where it is kept meanwhile.
         common: Options of every command.
     """
-    made = _run(image, refining, placing, common)
+    made = _run(image, refining, placing, work, common)
     if common.json:
         write_json(made.model_dump(mode="json"))
         return
@@ -143,17 +134,18 @@ def refine(
     )
 
 
-def _run(image: str, refining: Refining, placing: Placing, common: Common) -> RefineReport:
+def _run(
+    image: str, refining: Refining, placing: Placing, work: Resumable, common: Common
+) -> RefineReport:
     """Check the request, then run the flow in this process, on an API and workers of its own.
 
     Raises:
         CytopaveError: As the flow raises it.
     """
     from cytopave.engine.refine.planner import plan_refinement
-    from cytopave.engine.settings import load_settings
 
     look_up_stores(verbose=common.verbose)
-    check_positive(workers=placing.workers)
+    work.check()
     operations = refining.operations()
     request: dict[str, Any] = {
         "labels": placing.name,
@@ -162,23 +154,14 @@ def _run(image: str, refining: Refining, placing: Placing, common: Common) -> Re
         "overwrite": placing.overwrite,
         "axes": placing.axes,
     }
-    scratch = placing.scratch or load_settings().scratch
-    plan_refinement(image, operations, scratch=Path(scratch) if scratch else None, **request)
-    prepare_prefect(verbose=common.verbose)
-    find_cluster(placing.cluster)
-    if sys.stderr.isatty():
-        say("starting; this takes some seconds")
+    plan_refinement(image, operations, scratch=work.folder, **request)
+    work.begin(verbose=common.verbose)
     from cytopave.flows import refine_labels
-    from cytopave.tasks.runner import embedded_api
 
-    embedded_api()
     made: RefineReport = refine_labels(
         image,
         operations=operations,
-        cluster=placing.cluster,
-        workers=placing.workers,
-        scratch=placing.scratch,
-        keep_scratch=placing.keep_scratch,
+        **vars(work),
         **request,
     )
     return made

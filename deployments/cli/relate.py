@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
-from cytopave.deployments.cli.clusters import find_cluster
-from cytopave.deployments.cli.console import say, write_facts, write_json
-from cytopave.deployments.cli.environment import prepare_prefect
-from cytopave.deployments.cli.options import Common, Flag, Whole, check_positive
+from cytopave.deployments.cli.console import write_facts, write_json
+from cytopave.deployments.cli.options import Common, Flag
 from cytopave.deployments.cli.saved import look_up_stores
+from cytopave.deployments.cli.work import Resumable
 
 if TYPE_CHECKING:
     from cytopave.engine.relations.report import RelateReport
@@ -36,14 +34,6 @@ class Relating:
     """Axes of a plain zarr array, such as zyx."""
     overwrite: Flag = False
     """Replace columns of the same names, and files that exist."""
-    workers: Whole | None = None
-    """Number of workers; one a CPU core where not given."""
-    cluster: str = "cpu"
-    """cpu, a scheduler's address (tcp://...), or a saved block's name."""
-    scratch: str | None = None
-    """Folder for counts that all workers share; beside the table where not given."""
-    keep_scratch: Flag = False
-    """Keep the counts."""
 
 
 def relate(
@@ -51,6 +41,7 @@ def relate(
     /,
     *,
     relating: Relating,
+    work: Resumable = Resumable(),  # noqa: B008
     common: Common = Common(),  # noqa: B008
 ) -> None:
     """Find which object of one label image lies in which of another: nuclei in cells.
@@ -64,9 +55,10 @@ def relate(
     Args:
         image: OME-Zarr image or zarr array: a path or URL.
         relating: Which labels are related, and what else is written.
+        work: Who does it, and where it is kept meanwhile.
         common: Options of every command.
     """
-    made = _run(image, relating, common)
+    made = _run(image, relating, work, common)
     if common.json:
         write_json(made.model_dump(mode="json"))
         return
@@ -82,7 +74,7 @@ def relate(
     )
 
 
-def _run(image: str, relating: Relating, common: Common) -> RelateReport:
+def _run(image: str, relating: Relating, work: Resumable, common: Common) -> RelateReport:
     """Check the request, then run the flow in this process, on an API and workers of its own.
 
     Raises:
@@ -90,32 +82,25 @@ def _run(image: str, relating: Relating, common: Common) -> RelateReport:
     """
     from cytopave.engine.relations.planner import plan_relation
     from cytopave.engine.relations.stages import report_relation
-    from cytopave.engine.settings import load_settings
     from cytopave.engine.tables.export import check_exports
 
     look_up_stores(verbose=common.verbose)
-    check_positive(workers=relating.workers)
+    work.check()
     wanted = {"csv": relating.csv, "parquet": relating.parquet}
     files = check_exports(
         {kind: Path(path) for kind, path in wanted.items() if path}, overwrite=relating.overwrite
     )
-    scratch = relating.scratch or load_settings().scratch
     relation = plan_relation(
         image,
         child=relating.child,
         parent=relating.parent,
         axes=relating.axes,
-        scratch=Path(scratch) if scratch else None,
+        scratch=work.folder,
     )
     if relation.check_columns(overwrite=relating.overwrite, export=bool(files)) and files:
         return report_relation(relation, files, related=False)
-    prepare_prefect(verbose=common.verbose)
-    find_cluster(relating.cluster)
-    if sys.stderr.isatty():
-        say("starting; this takes some seconds")
+    work.begin(verbose=common.verbose)
     from cytopave.flows import relate_labels
-    from cytopave.tasks.runner import embedded_api
 
-    embedded_api()
-    made: RelateReport = relate_labels(image, **vars(relating))
+    made: RelateReport = relate_labels(image, **vars(relating), **vars(work))
     return made
