@@ -6,14 +6,14 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cytopave.engine.errors import ImageError
+from cytopave.engine.errors import ImageError, UserError
 from cytopave.engine.omezarr import ngff
 from cytopave.engine.omezarr.folders import Folder, absolute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-Kind = Literal["image", "array", "group", "folder"]
+Kind = Literal["image", "array", "group", "folder", "damaged"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Place:
     Attributes:
         folder: Where it is.
         path: Its path below the folder that was searched; empty for that one itself.
-        kind: An OME-Zarr image, a zarr array, another zarr group, or no zarr node.
+        kind: An OME-Zarr image, a zarr array, another zarr group, or no zarr node; damaged where
+            the metadata cannot be read, or have yet to arrive.
     """
 
     folder: Folder
@@ -54,12 +55,15 @@ def places(root: str, *, storage_options: Mapping[str, Any] | None = None) -> It
 
 
 def _below(folder: Folder, path: str, above: tuple[str, ...], *, inside: bool) -> Iterator[Place]:
-    kind = _kind(folder)
+    try:
+        kind = _kind(folder)
+    except UserError:
+        kind = "damaged"
     real = os.path.realpath(folder.local) if folder.local else str(folder)
     if (kind == "array" and inside) or real in above:  # the latter: a link leads back
         return
     yield Place(folder, path, kind)
-    if kind in ("image", "array"):
+    if kind in ("image", "array", "damaged"):
         return
     inside = kind == "group"
     for name in folder.folders():

@@ -87,7 +87,7 @@ def candidates(
     outputs = absolute(output) if output else None
     for place in places(folder, storage_options=storage_options):
         path = place.path or place.folder.name
-        if place.kind not in ("image", "array") or not fnmatch.fnmatch(path, match):
+        if place.kind not in ("image", "array", "damaged") or not fnmatch.fnmatch(path, match):
             continue
         url = str(place.folder)
         store = f"{outputs}/{path}" if outputs else None

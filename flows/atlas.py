@@ -96,7 +96,7 @@ def preprocess_atlas(
     plan = AtlasPlan.load(path)
     with (
         occupied(plan.root, remove=not keep_scratch),
-        claimed(plan.root, plan.target.path),
+        claimed(plan.root, plan.target.path, noun="store"),
         untagged(),
     ):
         plan.save()  # whoever used the folder before may have deleted it

@@ -110,7 +110,7 @@ def _measure(measurement: Measurement, *, keep_scratch: bool) -> None:
     with (
         untagged(),
         occupied(measurement.root, remove=not keep_scratch),
-        claimed(measurement.root, target.published),
+        claimed(measurement.root, target.published, noun="table"),
     ):
         measure_objects(measurement)
         publish_table(target)

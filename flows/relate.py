@@ -89,7 +89,7 @@ def relate_labels(
         with (
             untagged(),
             occupied(relation.root, remove=not keep_scratch),
-            claimed(relation.root, table),
+            claimed(relation.root, table, noun="table"),
         ):
             relate_objects(relation)
     report = report_relation(relation, files, related=related)

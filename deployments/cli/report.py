@@ -44,11 +44,13 @@ def report(
     look_up_stores(verbose=common.verbose)
     labels_path, provenance = find_labels(store, name)
     made = Report.from_provenance(provenance, labels_path)
+    # Where it is now: stores are copied and moved.
+    made = made.model_copy(update={"image": image or _image_of(store, made)})
     files = write_report(
         made,
         provenance,
         Path(out),
-        image=image or _image_of(store, made),
+        image=made.image,
         tiles=tiles,
         table=table,
         classes=clusters,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from cytopave.engine.errors import OutputError, StaleTableError
+from cytopave.engine.errors import ImageError, OutputError, StaleTableError
 from cytopave.engine.omezarr import publish
 from cytopave.engine.omezarr.folders import Folder
 from cytopave.engine.omezarr.image import open_image
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from cytopave.engine.report import Report
     from cytopave.engine.show.distributions import Distribution
+
+_log = logging.getLogger(__name__)
 
 FILES = {
     "page": "report.html",
@@ -67,7 +70,19 @@ def write_report(
             of these labels, or the folder cannot be written.
     """
     source = open_image(image, level=provenance["level"], axes=provenance["axes"])
-    look = Look(source, open_image(made.labels_path), provenance, tiles=tiles)
+    labels = open_image(made.labels_path)
+    if (source.spatial_shape, source.n_times) != (labels.spatial_shape, labels.n_times):
+        raise ImageError(
+            f"{image} has {source.spatial_shape} pixels and {source.n_times} time points, the "
+            f"labels {labels.spatial_shape} and {labels.n_times}: name the image that they are of"
+        )
+    if source.fingerprint() != provenance.get("fingerprint"):
+        _log.warning(
+            "the files of %s are not those that were segmented (changed since, or copied): the "
+            "pictures show them as they are now",
+            image,
+        )
+    look = Look(source, labels, provenance, tiles=tiles)
     cells, why = _find_table(made.labels_path, table)
     column = class_column(cells, classes) if cells is not None else None
     files = {name: folder / file for name, file in FILES.items()}

@@ -36,6 +36,10 @@ type Region = tuple[int, Box]
 """A time point, and a box of its pixels."""
 
 
+ABOUT_PLACES = frozenset({"labels", "image"})
+"""Facts that a copy or a move of the store changes, and nothing else."""
+
+
 class Measurement(Saved):
     """Everything that a table depends on; workers read it from the scratch folder.
 
@@ -109,7 +113,7 @@ class Measurement(Saved):
         return len(self.columns.axes) == 2
 
     def facts(self) -> dict[str, Any]:
-        """What the table's attributes say of what it holds: JSON values."""
+        """What the table's attributes say of what it holds and where that was: JSON values."""
         columns = self.columns.model_dump(
             mode="json", include={"axes", "units", "scale", "translation"}
         )
@@ -117,6 +121,7 @@ class Measurement(Saved):
             "labels": self.place,
             "fingerprint": self.fingerprint,
             "image": self.image.url,
+            "pixels": self.image.fingerprint(times=False),
             "level": self.image.level,
             "channels": list(self.channels),
             **columns,

@@ -16,7 +16,7 @@ from cytopave.engine.omezarr.labels import label_store, open_labels
 from cytopave.engine.planning.planner import scratch_root
 from cytopave.engine.tables.columns import schema_of
 from cytopave.engine.tables.fingerprint import label_fingerprint
-from cytopave.engine.tables.measurement import Measurement
+from cytopave.engine.tables.measurement import ABOUT_PLACES, Measurement
 from cytopave.engine.tables.target import TableTarget, table_digest, table_of_run
 
 if TYPE_CHECKING:
@@ -132,13 +132,17 @@ def plan_measurement(
 
 
 def is_written(measurement: Measurement) -> bool:
-    """Whether the very table is there: of these labels, this image, level and channels."""
+    """Whether the very table is there: of these labels, this image, level and channels.
+
+    Wherever it is by now: a copied or moved store has it as well.
+    """
     target = measurement.target
     if target.name not in publish.listed_names(target.store / "tables"):
         return False
     made = (ngff.read_attributes(target.published) or {}).get(publish.PROVENANCE)
     facts = measurement.facts()
-    return isinstance(made, dict) and all(made.get(name) == facts[name] for name in facts)
+    told = facts.keys() - ABOUT_PLACES
+    return isinstance(made, dict) and all(made.get(name) == facts[name] for name in told)
 
 
 def check_place(measurement: Measurement) -> None:
@@ -151,11 +155,14 @@ def check_place(measurement: Measurement) -> None:
     target = measurement.target
     made = (ngff.read_attributes(target.published) or {}).get(publish.PROVENANCE)
     made = made if isinstance(made, dict) else {}
-    changed = made.get("fingerprint") != measurement.fingerprint
-    if made.get("labels") == measurement.place and changed and not target.overwrite:
+    facts = measurement.facts()
+    same = all(made.get(name) == facts[name] for name in ABOUT_PLACES)
+    labels, pixels = (made.get(name) != facts[name] for name in ("fingerprint", "pixels"))
+    if same and (labels or pixels) and not target.overwrite:
         raise StaleTableError(
-            f"the table {target.name!r} in {target.store} describes the labels {measurement.place} "
-            "as they were before they changed: measure them again (--overwrite)"
+            f"the table {target.name!r} in {target.store} describes the "
+            f"{'labels ' + measurement.place if labels else 'image ' + measurement.image.url} as "
+            "before it changed: measure again (--overwrite)"
         )
     target.check()
 

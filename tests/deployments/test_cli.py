@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -280,6 +281,26 @@ def test_segment_and_report(command: Command, image: Path, truth: np.ndarray) ->
         assert picture.size == (430, 500)
     assert json.loads(Path("r/report.json").read_text())["n_objects"] == truth.max()
     assert Path("r/stages.csv").read_text().startswith("stage,seconds,tasks,done,per second\nplan,")
+
+    # A copy is reported on by itself, and has its table.
+    copy = image.with_name("copy.zarr")
+    shutil.copytree(image, copy)
+    text = command("report", copy, "--out", "c")
+    assert (text.status, text.err) == (0, "")
+    assert f" {copy}, level 0" in text.out
+    exported = command("measure", copy, "--csv", "copy.csv")
+    assert (exported.status, exported.err) == (0, "")
+    assert f"objects, measured before  {truth.max()}" in exported.out
+    # Pixels change, by what compresses to another size.
+    zarr.open_array(str(image / "s0"))[:200, :200] = 0
+    exported = command("measure", image, "--csv", "changed.csv")
+    assert exported.status == 2
+    assert f"describes the image {image} as before it changed" in exported.err
+    text = command("report", image, "--out", "c")
+    assert (text.status, "are not those that were segmented" in text.err) == (0, True)
+    stores.ome_image(image.with_name("other.zarr"), np.zeros((40, 40), np.uint16))
+    other = command("report", image, "--image", "other.zarr")
+    assert (other.status, "name the image that they are of" in other.err) == (2, True)
 
 
 def test_report_refuses_what_it_did_not_make(command: Command, image: Path) -> None:

@@ -92,10 +92,13 @@ def test_what_is_left_alone(tmp_path: Path) -> None:
     image(theirs / "labels" / "cells")
     stores.plain_array(tmp_path / "line.zarr", np.zeros(5, np.uint8))
     arriving = image(tmp_path / "arriving.zarr")
+    (image(tmp_path / "half.zarr") / "zarr.json").write_text('{"zarr_format": 3, "node_')
+    odd = {"ome": {"version": "0.5", "multiscales": {"a": 1}}}
+    stores.group(tmp_path / "odd.zarr", odd)
     for file in arriving.rglob("*"):  # as a copy that keeps the times of the original
         os.utime(file, (0, 0))
-    assert states(tmp_path) == {"arriving.zarr": "new", "line.zarr": "unreadable",
-                                "theirs.zarr": "foreign"}  # fmt: skip
+    damaged = dict.fromkeys(("half.zarr", "line.zarr", "odd.zarr"), "unreadable")
+    assert states(tmp_path) == {"arriving.zarr": "new", **damaged, "theirs.zarr": "foreign"}
     assert states(tmp_path, settled_seconds=3600)["arriving.zarr"] == "arriving"
     notes = {c.path: c.note for c in candidates(str(tmp_path), name="cells")}
     assert "only arrays of 2 to 5 axes" in notes["line.zarr"]

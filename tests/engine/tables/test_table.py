@@ -301,7 +301,7 @@ class TestFingerprint:
         array[20:40, 20:40] = np.arange(400).reshape(20, 20)
         with pytest.raises(StaleTableError, match=r"is not that of the labels .*have changed"):
             open_table(image, "cells")
-        with pytest.raises(StaleTableError, match=r"before they changed: .*--overwrite"):
+        with pytest.raises(StaleTableError, match=r"labels .* as before it changed: .*--overwrite"):
             check_place(plan_measurement(str(image), labels="cells"))
         check_place(plan_measurement(str(image), labels="cells", overwrite=True))
 
