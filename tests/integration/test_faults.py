@@ -402,6 +402,7 @@ def test_the_scheduler_dies(world: World, flows: Flows, monkeypatch: pytest.Monk
         "    c = distributed.LocalCluster(n_workers=1, **options)\n"
         "    print(c.scheduler_address, flush=True); time.sleep(600)\n"
     )
+    world.note(3, "wait")
     path = world.notes.parent / "scheduler.py"
     path.write_text(script)
     with subprocess.Popen(
@@ -411,7 +412,8 @@ def test_the_scheduler_dies(world: World, flows: Flows, monkeypatch: pytest.Monk
         address = process.stdout.readline().strip()
 
         def kill() -> None:
-            while len(world.finished()) < 3:
+            # At the tile that waits, once those before it are committed.
+            while not (3 in (begun := world.calls()) and world.finished() == {*begun} - {3}):
                 time.sleep(0.01)
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -419,6 +421,8 @@ def test_the_scheduler_dies(world: World, flows: Flows, monkeypatch: pytest.Monk
         with pytest.raises(ClusterError, match=r"scheduler was lost.*continues"):
             flows.segment(world.image, **world.request, cluster=address)
     kept = world.finished()
+    assert len(kept) >= 3
+    assert set(world.calls()) == kept | {3}
     world.forgive()
     flows.segment(world.image, **world.request)
     assert set(world.calls()) == ALL - kept
