@@ -79,7 +79,9 @@ def dask_address() -> Iterator[str]:
 
 
 # Times on a shared machine say nothing about the code.
-hypothesis.settings.register_profile("cytopave", deadline=None)
+hypothesis.settings.register_profile(
+    "cytopave", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("cytopave")
 
 
