@@ -220,7 +220,7 @@ def test_a_worker_dies_once(world: World, flows: Flows) -> None:
     with distributed.Client(flows.address, set_as_default=False) as client:
         before = set(client.run(os.getpid).values())
         flows.segment(world.image, **world.request)
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=300)
         after = set(client.run(os.getpid).values())
     assert plan_of(world.image, **world.request, name="x").batches[0] == (0, 4)
     calls = world.calls()
@@ -255,7 +255,7 @@ def test_a_function_that_hangs(world: World, flows: Flows, monkeypatch: pytest.M
         before = set(client.run(os.getpid).values())
         with pytest.raises(TileError) as caught:
             flows.segment(world.image, **world.request)
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=300)
         after = set(client.run(os.getpid).values())
     message = str(caught.value)
     assert "1 of 8 batches failed" in message
