@@ -248,7 +248,7 @@ def test_a_tile_that_kills_every_worker(world: World, flows: Flows) -> None:
 
 def test_a_function_that_hangs(world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a library that holds Python's lock, so that nothing else in the worker runs any more."""
-    monkeypatch.setenv("CYTOPAVE_TILE_TIMEOUT_SECONDS", "4")
+    monkeypatch.setenv("CYTOPAVE_TILE_TIMEOUT_SECONDS", "10")
     world.note(4, "hang")
     (world.notes / "before").write_text(f"{world.image.parent}/.cytopave/*/tiles/*/{0:09d}.zip")
     with distributed.Client(flows.address, set_as_default=False) as client:
