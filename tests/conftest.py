@@ -72,9 +72,14 @@ def prefect_api() -> str:
 @pytest.fixture(scope="session")
 def dask_address() -> Iterator[str]:
     """Address of a scheduler with two worker processes that runs for the whole session."""
+    import dask
     from distributed import LocalCluster
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
+    with (
+        # Workers that a test kills are back, however long that takes.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+    ):
         yield cluster.scheduler_address
 
 

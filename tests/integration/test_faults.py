@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dask
 import distributed
 import numpy as np
 import psutil
@@ -231,9 +232,10 @@ def test_a_worker_dies_once(world: World, flows: Flows) -> None:
 
 
 def test_a_tile_that_kills_every_worker(world: World, flows: Flows) -> None:
-    """On workers that the run starts itself."""
+    """On workers that the run starts itself, and that are back later than Dask would wait."""
     world.note(2, "kill")
-    with pytest.raises(TileError) as caught:
+    hasty = dask.config.set({"distributed.deploy.lost-worker-timeout": "1ms"})
+    with hasty, pytest.raises(TileError) as caught:
         flows.segment(world.image, **world.request, cluster="cpu", workers=2)
     message = str(caught.value)
     assert "1 of 8 batches failed" in message
