@@ -9,7 +9,7 @@ SOURCES := $(wildcard flows tasks tasks/* engine engine/* engine/atlas/* blocks 
 # What needs the extra atlas (0.4 GB) is tested in an environment of its own.
 ATLAS_TESTS := tests/engine/atlas tests/tasks/atlas tests/integration/test_atlas.py
 
-.PHONY: install demo test test-main test-atlas test-fast lint types atlas peers readers locks package clean
+.PHONY: install demo test test-integration test-rest test-engine test-atlas lint types atlas peers readers locks package clean
 
 install: .venv/.installed
 
@@ -28,12 +28,16 @@ $(UV):
 demo: install
 	$(RUN)cytopave demo
 
-# Side by side: both wait for servers and clusters more than they compute.
+# Two parts at a time, the longest first: they wait for servers and clusters as much as they compute.
 test: install atlas
-	$(MAKE) --jobs 2 --no-print-directory test-main test-atlas
+	$(MAKE) --jobs 2 --keep-going --no-print-directory test-integration test-rest test-engine test-atlas
 
-test-main:
-	$(RUN)pytest
+test-integration test-engine: test-%:
+	$(RUN)pytest tests/$*
+
+# Whatever is in no other part.
+test-rest:
+	$(RUN)pytest --ignore tests/integration --ignore tests/engine
 
 test-atlas:
 	.venv-atlas/bin/pytest $(ATLAS_TESTS)

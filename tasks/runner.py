@@ -47,6 +47,9 @@ _DASK = {
     # A worker may die of what is beside it (the kernel's memory killer, an operator), so its task
     # gets a second worker; a task that kills that one too is the cause, and fails.
     "distributed.scheduler.allowed-failures": 1,
+    # A worker that is not back by then is given up for good, and a run without workers would wait
+    # for ever. In Dask's 15 s a busy machine does not even import what a worker needs.
+    "distributed.deploy.lost-worker-timeout": "1 hour",
     # Dask's own profiler looks at every thread a hundred times a second.
     "distributed.worker.profile.enabled": False,
     # The state machine warns of every task that an interrupted run cancels.

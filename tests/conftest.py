@@ -72,14 +72,21 @@ def prefect_api() -> str:
 @pytest.fixture(scope="session")
 def dask_address() -> Iterator[str]:
     """Address of a scheduler with two worker processes that runs for the whole session."""
+    import dask
     from distributed import LocalCluster
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
+    with (
+        # Workers that a test kills are back, however long that takes.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+    ):
         yield cluster.scheduler_address
 
 
 # Times on a shared machine say nothing about the code.
-hypothesis.settings.register_profile("cytopave", deadline=None)
+hypothesis.settings.register_profile(
+    "cytopave", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("cytopave")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
+    from prefect.client.schemas import TaskRun
+
 
 def api_servers() -> list[int]:
     """Process ids of the temporary API servers below this process."""
@@ -45,18 +49,25 @@ def api_servers() -> list[int]:
     return [p.pid for p in below if "prefect.server.api.server:create_app" in p.cmdline()]
 
 
-def task_states(flow_run_id: UUID | None, expected: int) -> list[str]:
-    """States of a flow run's tasks as the API knows them, once it has heard of all."""
+def task_runs(flow_run_id: UUID | None, expected: dict[str, int]) -> list[TaskRun]:
+    """A flow run's tasks as the API knows them, once it has heard of so many in each state.
+
+    They are recorded from events, a while after the run has ended; what never comes is not there.
+    """
     assert flow_run_id is not None
     of_run = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     with get_client(sync_client=True) as client:
-        while True:  # task runs are recorded from events, a moment later
-            states = [run.state for run in client.read_task_runs(flow_run_filter=of_run)]
-            ended = sum(state is not None and state.is_final() for state in states)
-            if ended >= expected or time.monotonic() > deadline:
-                return [str(state.name) for state in states if state is not None]
+        while True:
+            found = client.read_task_runs(flow_run_filter=of_run)
+            if Counter(expected) <= states_of(found) or time.monotonic() > deadline:
+                return found
             time.sleep(0.1)
+
+
+def states_of(runs: list[TaskRun]) -> Counter[str]:
+    """How many are in each state."""
+    return Counter(str(run.state_name) for run in runs)
 
 
 def is_deaf_to_ctrl_c(pid: int) -> bool:
@@ -99,9 +110,18 @@ def act(item: str, *, folder: Path) -> str:
         raise ValueError(f"{item} is bad")
     if item.startswith("kill"):
         EventsWorker.drain_all()  # what this process has to tell of tasks before dies with it else
+        wait_for_own_results(item, folder)  # as does a result that was not fetched yet
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.05)
     return item.upper()
+
+
+def wait_for_own_results(item: str, folder: Path) -> None:
+    """Until the flow has received all that this process made before."""
+    marks = {mark.name: mark.read_text().split() for mark in folder.iterdir() if mark.is_file()}
+    own = {name for name, pids in marks.items() if str(os.getpid()) in pids} - {item}
+    while not all((folder / "received" / name).exists() for name in own):
+        time.sleep(0.01)
 
 
 @task
@@ -152,6 +172,7 @@ def window_flow(
     workers: int = 2,
     stop_after: int | None = None,
 ) -> Ended:
+    (folder / "received").mkdir()
     taken = 0
     most_at_once = most_kept = 0
     outcomes: dict[str, tuple[str | None, str | None]] = {}
@@ -165,6 +186,7 @@ def window_flow(
 
     for item, result, error in run_window(lambda _: act, feed(), window=window, folder=folder):
         outcomes[item] = (result, describe(error))
+        (folder / "received" / item).touch()
         most_kept = max(most_kept, kept_futures())
         if len(outcomes) == stop_after:
             break
@@ -181,6 +203,7 @@ def kept_futures() -> int:
     assert context is not None
     runner = context.task_runner
     assert isinstance(runner, ClusterTaskRunner)
+    runner.client.sync(asyncio.sleep, 0)  # the client lets go in its own thread, in order
     return len(runner.client.futures)
 
 

@@ -48,7 +48,7 @@ class Process:
         """Wait for success."""
         assert self._popen.wait(timeout) == 0, self.log.read_text()
 
-    def left(self, *, within: float = 10) -> list[str]:
+    def left(self, *, within: float = 60) -> list[str]:
         """Command lines of the processes that are still there after a while."""
         deadline = time.monotonic() + within
         while (found := self._members()) and time.monotonic() < deadline:

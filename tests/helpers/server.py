@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,9 +56,7 @@ class Server:
     def __init__(self, home: Path, images: Path, **environ: str) -> None:
         self.home = home
         self.images = images
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
         self.environ = {
@@ -82,14 +81,14 @@ class Server:
     def start_api(self) -> None:
         """The server alone."""
         self._start("server", "start", "--host", "127.0.0.1", "--port", str(self.port))
-        wait_until(self._answers, 120, self.log)
+        wait_until(self._answers, 300, self.log)
 
     def start(self) -> None:
         """Server, work pool, deployments, worker."""
         self.start_api()
         # The worker makes the pool, and gets ready while the deployments are registered.
         self._start("worker", "start", "--pool", POOL, "--type", "process", "--name", "tests")
-        wait_until(self._has_pool, 120, self.log)
+        wait_until(self._has_pool, 300, self.log)
         self.prefect("--no-prompt", "deploy", "--all", cwd=ROOT)
 
     def stop(self) -> None:
@@ -142,7 +141,7 @@ class Server:
         with self.client() as client:
             return client.read_flow_run(flow_run_id)
 
-    def ended(self, flow_run_id: UUID, state: str, *, within: float = 120) -> FlowRun:
+    def ended(self, flow_run_id: UUID, state: str, *, within: float = 300) -> FlowRun:
         """A run, once it has ended in a state."""
         wait_until(lambda: self.run(flow_run_id).state_name == state, within, self.log)
         return self.run(flow_run_id)
@@ -197,6 +196,19 @@ class Server:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+
+def free_port() -> int:
+    """A port that nobody listens on, and that no connection gets before the server starts.
+
+    Those that the kernel chooses itself may be another process's seconds later.
+    """
+    chosen, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    while True:
+        port = random.randrange(int(chosen) // 2, int(chosen))
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 _PREFECT = str(Path(sys.executable).parent / "prefect")

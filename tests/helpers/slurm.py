@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _SBATCH = """#!/usr/bin/env bash
 cp "$1" "$SLURM_AT/job-$$"
 setsid bash "$SLURM_AT/job-$$" >"$SLURM_AT/output-$$" 2>&1 &
+# Only a job that leads its group can be cancelled.
+while kill -0 $! 2>/dev/null && ! kill -0 -- -$! 2>/dev/null; do sleep 0.01; done
 echo "Submitted batch job $!"
 """
 _REFUSES = """#!/usr/bin/env bash

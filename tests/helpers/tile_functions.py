@@ -34,13 +34,20 @@ def recorded(tile: np.ndarray, *, folder: str, seconds: float = 0.0, above: floa
     os.write(handle, line)
     os.close(handle)
     time.sleep(seconds)
-    note = Path(folder, key)
-    while note.exists() and note.read_text() == "wait":
+    while (note := note_of(key, folder)) == "wait":
         time.sleep(0.01)
-    what, _, times = (note.read_text() if note.exists() else "").partition(" ")
+    what, _, times = note.partition(" ")
     if what and calls(folder)[key] <= int(times or 1_000_000):
         return misbehave(what, tile, Path(folder))
     return components(tile > above)
+
+
+def note_of(key: str, folder: Path | str) -> str:
+    """What a tile is told to do; a test may take the note away at any moment."""
+    try:
+        return Path(folder, key).read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def calls(folder: Path | str) -> Counter[str]:

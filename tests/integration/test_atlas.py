@@ -20,6 +20,7 @@ import pyarrow.parquet
 import stores
 import worlds
 from atlases import make_atlas
+from distributed.utils import get_mp_context
 from measured import measured
 from traps import Traps
 
@@ -97,15 +98,24 @@ def test_kept_steps_serve_runs_of_other_parameters(tmp_path: Path, dask_address:
 
 @pytest.fixture
 def fragile() -> Iterator[distributed.Client]:
-    """Two workers of which a task may take one down, and no second one."""
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
+    """Two workers of which a task may take one down, and no second one.
+
+    They are forked from a process that has imported what they need: most of what a new one costs.
+    """
+    config = {
+        "distributed.scheduler.allowed-failures": 1,
+        "distributed.deploy.lost-worker-timeout": "1 hour",
+        "distributed.worker.multiprocessing-method": "forkserver",
+    }
+    with dask.config.set(config):
+        get_mp_context().set_forkserver_preload(["cytopave.flows.atlas", "prefect_dask", "scanpy"])
+        with (
+            distributed.LocalCluster(
+                n_workers=2, threads_per_worker=1, dashboard_address=None
+            ) as cluster,
+            distributed.Client(cluster, set_as_default=False) as client,
+        ):
+            yield client
 
 
 EVERY_STEP = [

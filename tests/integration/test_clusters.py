@@ -117,7 +117,7 @@ def test_a_scheduler_and_workers_that_were_started_by_hand(
             assert workers[-1].stderr is not None
             threading.Thread(target=workers[-1].stderr.read, daemon=True).start()
         with distributed.Client(address, set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=300)
         run = stack.enter_context(
             started(*world.command("--cluster", address, seconds=0.5), environ=environ)
         )
@@ -127,7 +127,7 @@ def test_a_scheduler_and_workers_that_were_started_by_hand(
         os.killpg(workers[0].pid, signal.SIGKILL)
         workers[0].wait()
         kept, begun = world.kept(), set(tile_functions.calls(world.calls))
-        errors = run.communicate(timeout=120)[1]
+        errors = run.communicate(timeout=300)[1]
         assert run.returncode == 0, errors
         calls = tile_functions.calls(world.calls)
         assert len(calls) == N_TILES

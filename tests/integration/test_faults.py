@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dask
 import distributed
 import numpy as np
 import psutil
@@ -21,6 +22,7 @@ import stores
 import tile_functions
 import worlds
 from runs import blobs, components, labels_of, plan_of, provenance
+from server import wait_until
 
 from cytopave.engine.errors import ClusterError, LabelError, OutputError, TileError, UserError
 from cytopave.engine.report import Report
@@ -72,6 +74,10 @@ class World:
 
     def finished(self) -> set[int]:
         return {int(p.stem) for p in self.image.parent.glob(".cytopave/*/tiles/*/*.zip")}
+
+    def at_work(self) -> bool:
+        """Whether a batch is being computed: each has a file for its time limit meanwhile."""
+        return any(self.image.parent.glob(".cytopave/*/overtime/*.txt"))
 
     def is_right(self) -> bool:
         return bool(np.array_equal(labels_of(self.image), self.truth)) and [
@@ -195,12 +201,16 @@ def test_what_is_no_label_image(world: World, what: str) -> None:
 
 
 def test_what_is_no_label_image_ends_the_run(world: World, flows: Flows) -> None:
+    """No further batch is begun, and the one that is under way beside it is not waited for."""
+    first, second = plan_of(world.image, **world.request).batches[:2]
     for tile in ALL:
         world.note(tile, "floats")
+    world.note(second[0], "wait")
     with pytest.raises(LabelError, match=WRONG["floats"]):
         flows.segment(world.image, **world.request)
-    assert len(world.calls()) <= 4  # those under way on two workers, and the next
+    assert {first[0]} <= set(world.calls()) <= {*first, second[0]}
     world.forgive()
+    wait_until(lambda: not world.at_work(), 300)
     flows.segment(world.image, **world.request)
     assert world.is_right()
 
@@ -211,7 +221,7 @@ def test_a_worker_dies_once(world: World, flows: Flows) -> None:
     with distributed.Client(flows.address, set_as_default=False) as client:
         before = set(client.run(os.getpid).values())
         flows.segment(world.image, **world.request)
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=300)
         after = set(client.run(os.getpid).values())
     assert plan_of(world.image, **world.request, name="x").batches[0] == (0, 4)
     calls = world.calls()
@@ -222,9 +232,10 @@ def test_a_worker_dies_once(world: World, flows: Flows) -> None:
 
 
 def test_a_tile_that_kills_every_worker(world: World, flows: Flows) -> None:
-    """On workers that the run starts itself."""
+    """On workers that the run starts itself, and that are back later than Dask would wait."""
     world.note(2, "kill")
-    with pytest.raises(TileError) as caught:
+    hasty = dask.config.set({"distributed.deploy.lost-worker-timeout": "1ms"})
+    with hasty, pytest.raises(TileError) as caught:
         flows.segment(world.image, **world.request, cluster="cpu", workers=2)
     message = str(caught.value)
     assert "1 of 8 batches failed" in message
@@ -239,14 +250,14 @@ def test_a_tile_that_kills_every_worker(world: World, flows: Flows) -> None:
 
 def test_a_function_that_hangs(world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a library that holds Python's lock, so that nothing else in the worker runs any more."""
-    monkeypatch.setenv("CYTOPAVE_TILE_TIMEOUT_SECONDS", "4")
+    monkeypatch.setenv("CYTOPAVE_TILE_TIMEOUT_SECONDS", "10")
     world.note(4, "hang")
     (world.notes / "before").write_text(f"{world.image.parent}/.cytopave/*/tiles/*/{0:09d}.zip")
     with distributed.Client(flows.address, set_as_default=False) as client:
         before = set(client.run(os.getpid).values())
         with pytest.raises(TileError) as caught:
             flows.segment(world.image, **world.request)
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=300)
         after = set(client.run(os.getpid).values())
     message = str(caught.value)
     assert "1 of 8 batches failed" in message
@@ -393,6 +404,7 @@ def test_the_scheduler_dies(world: World, flows: Flows, monkeypatch: pytest.Monk
         "    c = distributed.LocalCluster(n_workers=1, **options)\n"
         "    print(c.scheduler_address, flush=True); time.sleep(600)\n"
     )
+    world.note(3, "wait")
     path = world.notes.parent / "scheduler.py"
     path.write_text(script)
     with subprocess.Popen(
@@ -402,7 +414,8 @@ def test_the_scheduler_dies(world: World, flows: Flows, monkeypatch: pytest.Monk
         address = process.stdout.readline().strip()
 
         def kill() -> None:
-            while len(world.finished()) < 3:
+            # At the tile that waits, once those before it are committed.
+            while not (3 in (begun := world.calls()) and world.finished() == {*begun} - {3}):
                 time.sleep(0.01)
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -410,6 +423,8 @@ def test_the_scheduler_dies(world: World, flows: Flows, monkeypatch: pytest.Monk
         with pytest.raises(ClusterError, match=r"scheduler was lost.*continues"):
             flows.segment(world.image, **world.request, cluster=address)
     kept = world.finished()
+    assert len(kept) >= 3
+    assert set(world.calls()) == kept | {3}
     world.forgive()
     flows.segment(world.image, **world.request)
     assert set(world.calls()) == ALL - kept

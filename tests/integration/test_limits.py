@@ -56,11 +56,11 @@ def test_one_run_at_a_time_on_the_gpus_of_a_host(
         with concurrency(name, occupy=1, strict=True):
             thread = threading.Thread(target=run, daemon=True)
             thread.start()
-            wait_until(lambda: f"Waiting for a place in {name}" in caplog.text, 60)
+            wait_until(lambda: f"Waiting for a place in {name}" in caplog.text, 300)
             assert client.read_global_concurrency_limit_by_name(name).active_slots == 1
             assert tile_functions.calls(tmp_path).total() == 1
             assert thread.is_alive()
-        thread.join(120)
+        thread.join(300)
         assert not thread.is_alive()
         assert tile_functions.calls(tmp_path).total() == 2
         assert client.read_global_concurrency_limit_by_name(name).active_slots == 0

@@ -12,6 +12,8 @@ from runs import blobs, components, components_over_time, labels_of
 from skimage.measure import regionprops_table
 
 from cytopave.engine.errors import OutputError
+from cytopave.engine.omezarr.folders import Folder
+from cytopave.engine.omezarr.publish import locked
 from cytopave.engine.segmenters import Threshold
 from cytopave.engine.tables.read import open_table
 from cytopave.engine.tiling import Tiling
@@ -124,7 +126,8 @@ def test_killed_while_it_measures(folder: Path, prefect_api: str, tmp_path: Path
         "workers": 1,
     }
     process = run_flow.Process(cwd, parameters, PREFECT_API_URL=prefect_api)
-    process.kill_when(lambda: any(folder.glob(".cytopave/*/table-*/parts/*/*.npy")))
+    with locked(Folder(str(image))):  # without which nothing is published
+        process.kill_when(lambda: any(folder.glob(".cytopave/*/table-*/parts/*/*.npy")))
     assert stores.listed(image) == []
     assert not (image / "tables" / "cells").exists()
     run_flow.Process(cwd, parameters, PREFECT_API_URL=prefect_api).wait()

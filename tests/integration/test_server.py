@@ -28,6 +28,7 @@ from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
     from prefect.client.schemas import FlowRun
+    from prefect.client.schemas.objects import Log
     from server import Server
 
 SEGMENT = "segment-image/segment-image"
@@ -112,13 +113,27 @@ def test_a_failed_batch_is_retried_alone(
         "why": "ValueError: these pixels are not to my taste",
     }
     assert f"prefect flow-run retry {run.id}" in artifacts["failed-tiles"][-1].description
-    names = {t.name: t.state_name for t in server.task_runs(run.id)}
+    # Both come a while after the run has ended: tasks from events, logs as each process ends.
+    states = {
+        "segment batch 5 (tiles 9, 13)": "Failed",
+        "segment batch 2 (tiles 2, 6)": "Completed",
+    }
+    wait_until(
+        lambda: states.items() <= {(t.name, t.state_name) for t in server.task_runs(run.id)},
+        120,
+        server.log,
+    )
     assert not any(t.tags for t in server.task_runs(run.id))  # each tag would cost seconds
-    assert names["segment batch 5 (tiles 9, 13)"] == "Failed"
-    assert names["segment batch 2 (tiles 2, 6)"] == "Completed"
-    said = [log for log in server.logs(run.id) if "not to my taste" in log.message]
-    assert any(log.task_run_id and log.name.startswith("cytopave.engine") for log in said)
-    assert any("Traceback" in log.message for log in said)
+
+    def said() -> list[Log]:
+        return [log for log in server.logs(run.id) if "not to my taste" in log.message]
+
+    wait_until(
+        lambda: any(n.task_run_id and n.name.startswith("cytopave.engine") for n in said()),
+        120,
+        server.log,
+    )
+    wait_until(lambda: any("Traceback" in log.message for log in said()), 120, server.log)
 
     tiles.forgive()
     server.prefect("flow-run", "retry", str(run.id))
@@ -174,12 +189,13 @@ def test_a_schedule_labels_what_arrives(
         answer.raise_for_status()
     server.prefect("deployment", "schedule", "create", "sweep-images/sweep-images",
                    "--interval", "8", "--replace", "--accept-yes")  # fmt: skip
-    wait_until(lambda: _images(server) >= {str(first)}, 120, server.log)
+    wait_until(lambda: _images(server) >= {str(first)} and _completed(server), 300, server.log)
+    # As a whole: no sweep finds a part of it.
     second = server.images / "second.zarr"
-    stores.ome_image(second, small[::-1], chunks=(150, 150))
-    wait_until(lambda: stores.listed(first) and stores.listed(second), 240, server.log)
-    sweeps = [r for r in server.runs("sweep-images") if r.state_name == "Completed"]
-    wait_until(lambda: len(_completed(server)) > len(sweeps), 60, server.log)
+    stores.ome_image(tmp_path / "second.zarr", small[::-1], chunks=(150, 150)).rename(second)
+    wait_until(lambda: stores.listed(first) and stores.listed(second), 300, server.log)
+    begun = {r.id for r in server.runs("sweep-images") if r.start_time}
+    wait_until(lambda: {r.id for r in _completed(server)} - begun, 300, server.log)
     server.prefect("deployment", "schedule", "clear", "sweep-images/sweep-images", "--accept-yes")
     for image, pixels in ((first, small), (second, small[::-1])):
         np.testing.assert_array_equal(labels_of(image), components(pixels > above))

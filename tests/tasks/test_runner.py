@@ -20,11 +20,13 @@ from cytopave.tasks.runner import (
     make_runner,
     slots,
 )
+from cytopave.tasks.workers import connect, wait_for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
+ALL_FOUR = {"Completed": 4}
 
 
 @pytest.fixture
@@ -42,7 +44,8 @@ def test_one_api_serves_the_flow_and_all_its_workers() -> None:
     # The terminal's Ctrl-C is for the flow alone, which then closes these in order.
     assert result["deaf_to_ctrl_c"]
     # Nothing went to a database of a worker's own.
-    assert ops_flows.task_states(state.state_details.flow_run_id, 4) == ["Completed"] * 4
+    runs = ops_flows.task_runs(state.state_details.flow_run_id, ALL_FOUR)
+    assert ops_flows.states_of(runs) == ALL_FOUR
 
 
 @pytest.mark.parametrize("form", [str, lambda a: Cluster(address=a), lambda a: {"address": a}])
@@ -67,7 +70,8 @@ def test_an_api_that_is_set_is_used(prefect_api: str, dask_address: str) -> None
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert ops_flows.task_states(UUID(done.stdout.strip()), 4) == ["Completed"] * 4
+    runs = ops_flows.task_runs(UUID(done.stdout.strip()), ALL_FOUR)
+    assert ops_flows.states_of(runs) == ALL_FOUR
 
 
 def test_a_default_client_is_refused(default_client: distributed.Client) -> None:
@@ -115,12 +119,15 @@ def test_an_address_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CYTOPAVE_WORKER_TIMEOUT_SECONDS", "1")
-    with (
-        distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster,
-        pytest.raises(ClusterError, match="had no worker after 1 s"),
-    ):
-        ops_flows.where_flow(cluster=cluster.scheduler_address)
+    """The setting limits the connection as well, so that it is tried on one that is there."""
+    with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
+        alone = Cluster(address=cluster.scheduler_address, wait_seconds=0.5)
+        with pytest.raises(ClusterError, match=r"had no worker after 0\.5 s"):
+            ops_flows.where_flow(cluster=alone)
+        with connect(cluster.scheduler_address) as client:
+            monkeypatch.setenv("CYTOPAVE_WORKER_TIMEOUT_SECONDS", "0.25")
+            with pytest.raises(ClusterError, match=r"had no worker after 0\.25 s"):
+                wait_for_workers(client, alone.model_copy(update={"wait_seconds": None}))
 
 
 def test_workers_that_cannot_reach_the_temporary_api() -> None:

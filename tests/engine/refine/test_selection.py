@@ -76,7 +76,10 @@ def raster_ids(labels: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", [(14, 17), (5, 8, 9)])
 @given(data=st.data())
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=20,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_any_labels_in_any_blocks(
     tmp_path_factory: pytest.TempPathFactory, shape: tuple[int, ...], data: st.DataObject
 ) -> None:
