@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 type Facts = dict[str, Any]
 
+SHARE_ROWS = 1 << 18
+"""Rows of a worker's block on GPUs, at most: the covariance is summed in float32 within a block,
+and loses digits where there are many more."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -115,14 +119,18 @@ def subset(session: Session) -> Facts:
 
 
 def _shared(session: Session, x: Any) -> Any:
-    """On GPUs, an equal share of the rows to each worker: one kernel call a worker and step."""
+    """On GPUs, an equal share of the rows to each worker, in as few blocks as may be."""
     if session.plan.provider != "rapids":
         return x
     x = session.client.persist(x)
-    nnz = x.map_blocks(_nnz, dtype=np.int64, chunks=((1,) * len(x.chunks[0]), (1,))).sum().compute()
+    empty = np.empty((0, 0), np.int64)
+    ones = (1,) * len(x.chunks[0])
+    nnz = x.map_blocks(_nnz, dtype=np.int64, chunks=(ones, (1,)), meta=empty).sum().compute()
     workers = len(session.client.nthreads())
-    parts = max(workers, -(-int(nnz) * 2 // MAX_NNZ))
-    return x.rechunk((-(-x.shape[0] // parts), x.shape[1]))
+    rows, _ = x.shape
+    each = max(1, -(-rows // (SHARE_ROWS * workers)), -(-int(nnz) * 2 // (MAX_NNZ * workers)))
+    # Dask may choose its other method, which takes a way over the host's disk.
+    return x.rechunk((-(-rows // (each * workers)), -1), method="tasks")
 
 
 def _nnz(block: Any) -> np.ndarray:
