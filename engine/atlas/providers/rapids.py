@@ -2,7 +2,7 @@
 
 Two things there go wrong without a word, and are prevented here:
 
-- The kernels for ``normalize_total`` and ``scale`` write into the block that they are given. A block
+- The kernels for ``normalize_total`` and ``scale`` write into the block that they are given. One
   that is kept in memory would change under whoever reads it next, so blocks are copied before
   (`guard`); upstream: scverse/rapids-singlecell#753.
 - The kernel of the covariance takes the columns of every row for ascending, and on Dask nobody sees
