@@ -58,7 +58,8 @@ def _draw(raw: Path, profiles: np.ndarray, number: int, truth: np.ndarray) -> np
     block = sparse.csr_matrix(rng.poisson(profiles[truth] * depth[:, None]).astype(np.float32))
     for name, dtype in ARRAYS.items():
         np.save(raw / f"{number}-{name}.npy", getattr(block, name).astype(dtype))
-    return np.diff(block.indptr).astype(np.int64)
+    lengths: np.ndarray = np.diff(block.indptr).astype(np.int64)
+    return lengths
 
 
 def _skeleton(store: Path, truth: np.ndarray, ends: np.ndarray) -> None:
@@ -76,7 +77,7 @@ def _skeleton(store: Path, truth: np.ndarray, ends: np.ndarray) -> None:
         warnings.simplefilter("ignore")
         anndata.AnnData(empty, obs, pd.DataFrame(index=names)).write_zarr(store)
     group = zarr.open_group(str(store / "X"), mode="r+", use_consolidated=False)
-    for name, dtype in (*ARRAYS.items(), ("indptr", np.int64)):
+    for name, dtype in (*ARRAYS.items(), ("indptr", np.int32)):
         del group[name]
         length = len(ends) if name == "indptr" else int(ends[-1])
         array: Any = group.create_array(name, shape=(length,), chunks=(CHUNK,), dtype=dtype)

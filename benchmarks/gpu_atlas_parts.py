@@ -6,9 +6,11 @@ import importlib.metadata
 import sys
 import time
 import tomllib
+import traceback
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SEED_004 = 19_800  # cells a second a card, from the metrics to the components, without reading
 SIGNAL = gpu_atlas_data.CLUSTERS - 1  # components that clusters span; the others are noise
@@ -111,17 +113,29 @@ def provider(setup: Setup) -> dict[str, Any]:
         _flow(setup, SMALL, address, setup.provider)  # imports, compilers, the pool
         gpu_atlas_traps.watch_pool(client)
         for cells in setup.cells:
-            found[f"{cells} cells"] = measured(setup, cells, address, setup.provider)
-            found[f"{cells} cells"] |= gpu_atlas_traps.pool_peak(client)
-        block = client.submit(gpu_atlas_traps.time_reading, str(setup.store(setup.cells[-1])))
-        found["reading a block, one process"] = block.result()
-    with cluster(setup, threads_per_worker=8) as (client, address):
-        _flow(setup, SMALL, address, setup.provider)
-        last = setup.cells[-1]
-        found[f"{last} cells, 8 threads"] = measured(
-            setup, last, address, setup.provider, keep=False
-        )
+            one = attempted(partial(measured, setup, cells, address, setup.provider))
+            found[f"{cells} cells"] = one | gpu_atlas_traps.pool_peak(client)
+        reading = client.submit(gpu_atlas_traps.time_reading, str(setup.store(setup.cells[-1])))
+        found["reading a block, one process"] = attempted(reading.result)
+    last = setup.cells[-1]
+    found[f"{last} cells, 8 threads"] = attempted(lambda: with_threads(setup, last))
     return found
+
+
+def with_threads(setup: Setup, cells: int) -> dict[str, Any]:
+    """The flow on workers that read blocks in several threads, which the Cluster block refuses."""
+    with cluster(setup, threads_per_worker=8) as (_, address):
+        _flow(setup, SMALL, address, setup.provider)
+        return measured(setup, cells, address, setup.provider, keep=False)
+
+
+def attempted(function: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What it returns; or why it did not, so that the rest of the part is not lost."""
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the result
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {error}"[:400]}
 
 
 def cpus(setup: Setup) -> dict[str, Any]:
@@ -131,7 +145,7 @@ def cpus(setup: Setup) -> dict[str, Any]:
     with cluster(beside) as (_, address):
         _flow(beside, SMALL, address, "scanpy")
         for cells in setup.cells:
-            found[f"{cells} cells"] = measured(beside, cells, address, "scanpy")
+            found[f"{cells} cells"] = attempted(partial(measured, beside, cells, address, "scanpy"))
     return found
 
 
@@ -188,20 +202,19 @@ def cluster(setup: Setup, *, workers: int = 1, **kwargs: Any) -> Iterator[tuple[
     """Workers as the Cluster block starts them, and a client of ours."""
     import distributed
 
-    from cytopave.blocks.cluster import Cluster
+    from cytopave.blocks import cluster as blocks
 
     gpu = setup.cluster != "cpu"
-    if not gpu:
-        kwargs = {k: v for k, v in kwargs.items() if k != "protocol"}
-    block = Cluster(
-        preset=setup.cluster,  # type: ignore[arg-type]
+    block = blocks.Cluster(
+        preset=setup.cluster,
         workers=workers if gpu else None,
         # Such a machine's memory grows as it is used: shares of what is seen now are too small.
         memory_limit="40GiB" if gpu else "6GiB",
-        cluster_kwargs=kwargs,
     )
+    name, options = block.recipe(gpu=gpu, library="cupy")
+    options |= kwargs if gpu else {k: v for k, v in kwargs.items() if k != "protocol"}
     with (
-        block.start(gpu=gpu, library="cupy") as started,
+        blocks._import(name)(**options) as started,
         distributed.Client(started.scheduler_address, set_as_default=False) as client,
     ):
         client.wait_for_workers(1, timeout=60)
@@ -244,7 +257,8 @@ def _flow(setup: Setup, cells: int, address: str, name: str, *, keep: bool = Tru
         leiden=None,
         matrix="none",
     )
-    return preprocess_atlas(
+    run: Any = preprocess_atlas
+    return run(
         str(setup.store(cells)),
         output=str(setup.output(cells, name if keep else "again")),
         profile=profile,

@@ -19,7 +19,7 @@ ROWS, BLOCKS, CHOSEN, COMPONENTS = 50_000, 10, 500, 11
 
 def all_of(client: Any, name: str, store: str) -> dict[str, Any]:
     """Every trap, each without the provider's care and with it."""
-    found = {}
+    found: dict[str, Any] = {}
     for trap in (_written_into, _columns):
         try:
             found |= client.submit(trap, name, store, pure=False).result()
@@ -34,7 +34,10 @@ def _written_into(name: str, _: str) -> dict[str, Any]:
     import distributed
 
     found = {}
-    steps = {"scale": {"zero_center": False}, "normalize_total": {"target_sum": 1e4}}
+    steps: dict[str, dict[str, Any]] = {
+        "scale": {"zero_center": False},
+        "normalize_total": {"target_sum": 1e4},
+    }
     with distributed.worker_client() as client:
         provider, library = _provider(name), _library(name)
         for step, arguments in steps.items():

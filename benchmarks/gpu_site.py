@@ -42,11 +42,8 @@ def main() -> None:
         wheels = fetch(listed(options.use), folder)
         files, size = pack(wheels, options.out)
     packed = options.out.stat().st_size
-    print(
-        f"{options.out}: {len(wheels)} wheels, {files} files, {size / 1e6:.1f} MB unpacked, ",
-        end="",
-    )
-    print(f"{packed / 1e6:.1f} MB ({packed / LIMIT:.0%} of what a call takes)")
+    print(f"{options.out}: {len(wheels)} wheels, {files} files, {size / 1e6:.1f} MB unpacked")
+    print(f"{packed / 1e6:.1f} MB, {packed / LIMIT:.0%} of what a call takes")
 
 
 def listed(use: str) -> list[str]:
@@ -64,10 +61,10 @@ def fetch(wanted: list[str], folder: Path) -> list[Path]:
     target += [f"--platform={p}" for p in PLATFORMS]
     ready = [name for name in missing if name.partition("==")[0] not in SOURCES]
     if ready:
-        command = [*pip, "download", "--quiet", "--no-deps", *target, "-d", str(folder), *ready]
+        command = [*pip, "download", "-qq", "--no-deps", *target, "-d", str(folder), *ready]
         subprocess.run(command, check=True)
     for name in sorted(set(missing) - set(ready)):
-        subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", str(folder), name], check=True)
+        subprocess.run([*pip, "wheel", "-qq", "--no-deps", "-w", str(folder), name], check=True)
     found = [(name, _wheel(name, folder)) for name in wanted]
     if lost := [name for name, path in found if path is None]:
         sys.exit(f"no wheel for {', '.join(lost)}")
