@@ -68,7 +68,7 @@ class Rapids:
         var = pd.DataFrame(marks, index=pd.RangeIndex(x.shape[1]).astype(str), dtype=bool)
         adata = anndata.AnnData(X=self.place(x), var=var)
         rsc.pp.calculate_qc_metrics(adata, qc_vars=list(marks))
-        var = adata.var.drop(columns=list(marks))
+        var = adata.var.drop(columns=list(marks)).astype({"n_cells_by_counts": np.int64})
         return adata.obs.reset_index(drop=True), var.reset_index(drop=True)
 
     def normalize(self, adata: Any, target_sum: float) -> None:
