@@ -13,7 +13,6 @@ from cytopave.engine.atlas.groups import group_sums, summaries
 from cytopave.engine.atlas.plan import AtlasPlan
 from cytopave.engine.atlas.results import write_entries
 from cytopave.engine.atlas.selection import choose_cells, choose_genes, median_sum
-from cytopave.engine.atlas.store import MAX_NNZ
 from cytopave.engine.errors import AtlasError
 
 if TYPE_CHECKING:
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from cytopave.tasks.atlas.session import Session
 
 type Facts = dict[str, Any]
-
-SHARE_ROWS = 1 << 18
-"""Rows of a worker's block on GPUs, at most: the covariance is summed in float32 within a block,
-and loses digits where there are many more."""
 
 _log = logging.getLogger(__name__)
 
@@ -126,11 +121,9 @@ def _shared(session: Session, x: Any) -> Any:
     empty = np.empty((0, 0), np.int64)
     ones = (1,) * len(x.chunks[0])
     nnz = x.map_blocks(_nnz, dtype=np.int64, chunks=(ones, (1,)), meta=empty).sum().compute()
-    workers = len(session.client.nthreads())
-    rows, _ = x.shape
-    each = max(1, -(-rows // (SHARE_ROWS * workers)), -(-int(nnz) * 2 // (MAX_NNZ * workers)))
+    rows = blocks.share_rows(x.shape[0], int(nnz), len(session.client.nthreads()))
     # Dask may choose its other method, which takes a way over the host's disk.
-    return x.rechunk((-(-rows // (each * workers)), -1), method="tasks")
+    return x.rechunk((rows, -1), method="tasks")
 
 
 def _nnz(block: Any) -> np.ndarray:

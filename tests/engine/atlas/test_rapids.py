@@ -1,7 +1,4 @@
-"""Every call of the provider rapids fits the library's signatures, where that is installed.
-
-It imports without a GPU, and without cuML and the like by the stand-ins of benchmarks/rapids_site.
-"""
+"""What of the provider rapids can be tested without a GPU."""
 
 from __future__ import annotations
 
@@ -13,15 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
+import numpy as np
 import pytest
+from scipy import sparse
 
 from cytopave.engine.atlas.providers import rapids
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("rapids_singlecell") is None
-    or importlib.util.find_spec("cupy") is None,
-    reason="rapids-singlecell and cupy are not installed",
-)
 SITE = Path(__file__).parents[3] / "benchmarks" / "rapids_site"
 
 
@@ -46,7 +41,38 @@ def bind(found: list[tuple[str, int, list[str]]]) -> None:
         inspect.signature(function).bind(*[None] * places, **dict.fromkeys(names))
 
 
+def test_chosen_columns_ascend_in_every_row() -> None:
+    """As the covariance there takes for granted; cupy's own choice leaves them in any order."""
+    dense = np.random.default_rng(0).poisson(0.5, (30, 12)).astype(np.float32)
+    matrix = sparse.csr_matrix(dense)
+    for row in range(30):  # each row backwards
+        part = slice(matrix.indptr[row], matrix.indptr[row + 1])
+        matrix.indices[part] = matrix.indices[part][::-1].copy()
+        matrix.data[part] = matrix.data[part][::-1].copy()
+    matrix.has_sorted_indices = False
+    x = da.from_array(np.arange(3)[:, None], chunks=(1, 1)).map_blocks(
+        lambda block: matrix[10 * block[0, 0] : 10 * block[0, 0] + 10],
+        chunks=((10,) * 3, (12,)),
+        dtype=np.float32,
+        meta=sparse.csr_matrix((0, 0), dtype=np.float32),
+    )
+    genes = np.arange(12) % 3 > 0
+    found = rapids.Rapids().select(x, genes)
+    assert found.chunks == ((10, 10, 10), (8,))
+    blocks = [found.blocks[i].compute(scheduler="synchronous") for i in range(3)]
+    assert [block.has_sorted_indices for block in blocks] == [True] * 3
+    assert all((np.diff(block[r].indices) > 0).all() for block in blocks for r in range(10))
+    np.testing.assert_array_equal(sparse.vstack(blocks).toarray(), dense[:, genes])
+    assert not matrix.has_sorted_indices  # the block that was given is as it was
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("rapids_singlecell") is None
+    or importlib.util.find_spec("cupy") is None,
+    reason="rapids-singlecell and cupy are not installed",
+)
 def test_calls_fit_the_library() -> None:
+    """It imports without a GPU, and without cuML and the like by stand-ins."""
     found = calls()
     assert {name for name, _, _ in found} == {
         "get.X_to_GPU",
