@@ -28,12 +28,13 @@ HERE = Path(__file__).resolve().parent
 PARTS = {  # and the seconds that each may take at most
     "versions": 60,
     "data": 120,
-    "provider": 200,
-    "in_memory": 150,
+    "provider": 180,
+    "traps": 90,
+    "in_memory": 120,
     "cpus": 150,
-    "agreement": 60,
-    "traps": 120,
-    "two_cards": 120,
+    "agreement": 40,
+    "threads": 90,
+    "two_cards": 150,
     "graph": 10,
 }
 
