@@ -147,12 +147,12 @@ def _library(name: str) -> Any:
 
 
 def _counts() -> Any:
-    """A small lazy CSR matrix of counts, on the host."""
+    """A small lazy CSR matrix of counts, on the host; never one that workers keep already."""
     import dask.array as da
     from scipy import sparse
 
     values = np.random.default_rng(0).poisson(1.0, (1000, 50)).astype(np.float32)
-    return da.from_array(values, chunks=(250, -1)).map_blocks(
+    return da.from_array(values, chunks=(250, -1), name=False).map_blocks(
         sparse.csr_matrix, dtype=np.float32, meta=sparse.csr_matrix((0, 0), dtype=np.float32)
     )
 

@@ -23,9 +23,9 @@ LIST = Path(__file__).with_suffix(".txt")
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (39, 35, 34, 31, 28, 27, 26, 24, 17, 12, 5)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
 SOURCES = {"docrep"}  # have no wheel, and are Python only: built here
-NOT_FOLDERS = {"tests", "include", "cmake", "__pycache__", "ui", "ui_build", "ui-v2", "ui_v2_build"}
+NOT_FOLDERS = {"tests", "include", "cmake", "__pycache__"}
 NOT_ENDINGS = (".pyc", ".h", ".hpp", ".cuh", ".cu", ".pxd", ".pyx", ".pyi", ".map", ".a", ".cmake")
-NOT_BEGINNINGS = ("rapids_singlecell_skills/",)
+NOT_BEGINNINGS = ("rapids_singlecell_skills/", "prefect/server/ui")  # web pages
 LIMIT = 64 * 2**20
 """Bytes that travel with one call, the checkout and all archives together."""
 
@@ -93,7 +93,7 @@ def pack(wheels: list[Path], out: Path) -> tuple[int, int]:
     out.parent.mkdir(parents=True, exist_ok=True)
     # By kind: what is alike lies together, and packs better.
     order = sorted(contents, key=lambda name: (PurePosixPath(name).suffix, name))
-    with lzma.open(out, "wb", preset=6) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
+    with lzma.open(out, "wb", preset=3) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         for name in order:
             info = tarfile.TarInfo(name)
             info.size, info.mode = len(contents[name]), 0o644
