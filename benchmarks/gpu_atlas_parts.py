@@ -112,10 +112,12 @@ def provider(setup: Setup) -> dict[str, Any]:
     found: dict[str, Any] = {"provider": setup.provider, "stands beside, cells/s": SEED_004}
     with cluster(setup) as (client, address):
         _flow(setup, SMALL, address, setup.provider)  # imports, compilers, the pool
-        gpu_atlas_traps.watch_pool(client)
+        pool = setup.cluster != "cpu"
+        if pool:
+            gpu_atlas_traps.watch_pool(client)
         for cells in setup.cells:
             one = attempted(partial(measured, setup, cells, address, setup.provider))
-            found[f"{cells} cells"] = one | gpu_atlas_traps.pool_peak(client)
+            found[f"{cells} cells"] = one | (gpu_atlas_traps.pool_peak(client) if pool else {})
         reading = client.submit(gpu_atlas_traps.time_reading, str(setup.store(setup.cells[-1])))
         found["reading a block, one process"] = attempted(reading.result)
     last = found[f"{setup.cells[-1]} cells"]
