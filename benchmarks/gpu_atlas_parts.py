@@ -58,7 +58,7 @@ def versions(_: Setup) -> dict[str, Any]:
 
     found: dict[str, Any] = {"python": sys.version.split()[0]}
     names = "rapids-singlecell-cu13 rmm-cu13 dask-cuda dask cupy-cuda13x torch numpy scipy scanpy "
-    names += "anndata zarr numba pandas prefect"
+    names += "anndata zarr numba pandas prefect cuda-bindings nvidia-cuda-runtime"
     for name in names.split():
         found[name] = _version(name)
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
