@@ -21,6 +21,7 @@ from cytopave.blocks.kubernetes import Kubernetes, give_up
 from cytopave.blocks.saved import load_saved
 from cytopave.blocks.slurm import Slurm
 from cytopave.engine.errors import ClusterError, MissingExtraError
+from cytopave.engine.gpu.vram import count_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +150,13 @@ class Cluster(Block):
         if self.gpus is not None:
             options["CUDA_VISIBLE_DEVICES"] = self.gpus.replace(" ", "")
         options |= GPU_OPTIONS[self.preset] | self._pool(library)
+        if self.preset == "nvlink" and self._cards() == 1:
+            options["protocol"] = "tcp"  # nothing to talk to, and no need for UCX to be there
         return _CUDA, options | self.cluster_kwargs
+
+    def _cards(self) -> int:
+        """How many GPUs of this machine the workers will have."""
+        return self.workers or (len(self.gpus.split(",")) if self.gpus else count_gpus())
 
     def _scheduled(self) -> tuple[str, dict[str, Any]]:
         """The recipe of workers that SLURM or Kubernetes starts."""

@@ -15,6 +15,10 @@ ROWS = 25_000
 NNZ = 1 << 24
 """Stored values of a block at most, where nobody says otherwise: 128 MiB as CSR of float32."""
 
+SHARE_ROWS = 1 << 18
+"""Rows of a block of shared out rows at most. The covariance on GPUs is summed in float32 within a
+block: 4e-6 of a sum are lost in so many rows, and 8e-5 in eleven million."""
+
 BYTES_STORED = 8  # a float32 and an int32 column number
 COPIES = 4
 """Copies of a block that a worker holds at once: as read, filtered, normalised, logarithmised."""
@@ -61,6 +65,19 @@ def heaviest(ends: np.ndarray, rows: int) -> int:
 def bounds(n_cells: int, rows: int) -> list[tuple[int, int]]:
     """First row, and row after the last, of every block."""
     return list(itertools.pairwise([*range(0, n_cells, rows), n_cells]))
+
+
+def share_rows(n_cells: int, nnz: int, workers: int) -> int:
+    """Rows of a block where all workers get an equal share, in as few blocks as may be.
+
+    Args:
+        n_cells: Rows of the matrix.
+        nnz: Its stored values; a block is to hold half as many as it could index, if rows are even.
+        workers: How many workers there are.
+    """
+    of_one = -(-n_cells // workers)
+    blocks = max(-(-of_one // SHARE_ROWS), -(-2 * nnz // (workers * MAX_NNZ)), 1)
+    return -(-n_cells // (workers * blocks))
 
 
 def block_bytes(ends: np.ndarray, rows: int) -> int:

@@ -113,7 +113,9 @@ class Leiden(_Step):
     """Clusters of the graph."""
 
     resolution: PositiveFloat = 1.0
-    n_iterations: int = Field(default=2, description="-1: until nothing changes.")
+    n_iterations: int = Field(
+        default=2, description="-1: until nothing changes, as cuGraph always does."
+    )
     key: str = Field(default="leiden", description="Column of obs that gets the clusters.")
 
 

@@ -147,8 +147,9 @@ class Session:
             return self.annotated(x, *columns)
         if step == "subset":
             adata = self.normalized(*columns)
-            adata = adata[:, self.variable].copy() if not self.variable.all() else adata
-            return adata
+            if self.variable.all():
+                return adata
+            return self.annotated(self.provider.select(adata.X, self.variable), *columns)
         counts, profile = self.plan.counts, self.plan.profile
         if step == "regress" and counts and counts.regress:
             adata = self.stage("subset", *counts.regress.keys)

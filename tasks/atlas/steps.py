@@ -13,7 +13,6 @@ from cytopave.engine.atlas.groups import group_sums, summaries
 from cytopave.engine.atlas.plan import AtlasPlan
 from cytopave.engine.atlas.results import write_entries
 from cytopave.engine.atlas.selection import choose_cells, choose_genes, median_sum
-from cytopave.engine.atlas.store import MAX_NNZ
 from cytopave.engine.errors import AtlasError
 
 if TYPE_CHECKING:
@@ -115,14 +114,16 @@ def subset(session: Session) -> Facts:
 
 
 def _shared(session: Session, x: Any) -> Any:
-    """On GPUs, an equal share of the rows to each worker: one kernel call a worker and step."""
+    """On GPUs, an equal share of the rows to each worker, in as few blocks as may be."""
     if session.plan.provider != "rapids":
         return x
     x = session.client.persist(x)
-    nnz = x.map_blocks(_nnz, dtype=np.int64, chunks=((1,) * len(x.chunks[0]), (1,))).sum().compute()
-    workers = len(session.client.nthreads())
-    parts = max(workers, -(-int(nnz) * 2 // MAX_NNZ))
-    return x.rechunk((-(-x.shape[0] // parts), x.shape[1]))
+    empty = np.empty((0, 0), np.int64)
+    ones = (1,) * len(x.chunks[0])
+    nnz = x.map_blocks(_nnz, dtype=np.int64, chunks=(ones, (1,)), meta=empty).sum().compute()
+    rows = blocks.share_rows(x.shape[0], int(nnz), len(session.client.nthreads()))
+    # Dask may choose its other method, which takes a way over the host's disk.
+    return x.rechunk((rows, -1), method="tasks")
 
 
 def _nnz(block: Any) -> np.ndarray:

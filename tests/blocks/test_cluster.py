@@ -51,6 +51,22 @@ def test_presets_of_the_gpu() -> None:
             Cluster(preset=preset).recipe(gpu=False)
 
 
+@pytest.mark.parametrize(
+    ("where", "protocol"),
+    [
+        ({"gpus": "1"}, "tcp"),
+        ({"workers": 1}, "tcp"),
+        ({"gpus": "0,1"}, "ucx"),
+        ({"gpus": "0,1", "workers": 1}, "tcp"),
+        ({"gpus": "1", "cluster_kwargs": {"protocol": "ucx"}}, "ucx"),
+    ],
+)
+def test_one_gpu_needs_no_ucx(where: dict[str, Any], protocol: str) -> None:
+    _, options = Cluster(preset="nvlink", **where).recipe(gpu=True, library="cupy")
+    assert options["protocol"] == protocol
+    assert options["rmm_pool_size"] == 0.5
+
+
 def test_segmentation_gets_no_pool() -> None:
     """What RMM takes from a card, PyTorch cannot have."""
     _, options = Cluster(preset="nvlink").recipe(gpu=True, library="torch")

@@ -55,6 +55,9 @@ class Provider(Protocol):
     def guard(self, x: Any) -> Any:
         """Blocks that may be kept in memory before the next step: its kernels get a copy."""
 
+    def select(self, x: Any, genes: np.ndarray) -> Any:
+        """The columns of some genes (bool, all genes); lazy."""
+
     def quality(self, x: Any, marks: dict[str, np.ndarray]) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Columns for obs and var, as scanpy's ``calculate_qc_metrics`` names them."""
 

@@ -1,9 +1,15 @@
 """The provider for GPUs: rapids-singlecell over dask-cuda. Written for 0.18.1.
 
-Its kernels for ``normalize_total`` and ``scale`` write into the block that they are given. A block
-that is kept in memory would change under whoever reads it next, so blocks are copied before
-(`guard`); upstream: scverse/rapids-singlecell#753. Numbers and names of arguments differ from
-scanpy's in places: docs/atlas.md has the list.
+Two things there go wrong without a word, and are prevented here:
+
+- The kernels for ``normalize_total`` and ``scale`` write into the block that they are given. One
+  that is kept in memory would change under whoever reads it next, so blocks are copied before
+  (`guard`); upstream: scverse/rapids-singlecell#753.
+- The kernel of the covariance takes the columns of every row for ascending, and on Dask nobody sees
+  to that. Choosing columns of a CSR matrix in cupy 14.2 leaves them in any order (its threads queue
+  up by an atomic counter), so they are sorted after (`select`).
+
+Numbers and names of arguments differ from scanpy's in places: docs/atlas.md has the list.
 """
 
 from __future__ import annotations
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
 BRUTE_CELLS = 500_000
 """Below it the exact search is fast enough; beyond it nn_descent (rapids-singlecell's guide)."""
 
+LEVELS = 100
+"""Most levels of Leiden; it ends before, when moving cells no longer helps."""
+
 
 class Rapids:
     """rapids-singlecell on Dask arrays of cupy CSR matrices or cupy arrays."""
@@ -31,12 +40,9 @@ class Rapids:
 
     def place(self, x: Any) -> Any:
         """Onto the worker's GPU, block by block, when a block is needed."""
-        import anndata
         import rapids_singlecell as rsc
 
-        adata = anndata.AnnData(X=x)
-        rsc.get.anndata_to_GPU(adata)
-        return adata.X
+        return rsc.get.X_to_GPU(x)
 
     def fetch(self, x: Any) -> Any:
         """Into the host's memory, block by block."""
@@ -46,15 +52,23 @@ class Rapids:
         """A copy of each block for the kernels that write into theirs."""
         return x.map_blocks(_copied, dtype=x.dtype, meta=x._meta)
 
+    def select(self, x: Any, genes: np.ndarray) -> Any:
+        """Some genes of each block, in ascending order within each row."""
+        columns = np.flatnonzero(genes)
+        return x.map_blocks(
+            _selected, columns, dtype=x.dtype, chunks=(x.chunks[0], (len(columns),)), meta=x._meta
+        )
+
     def quality(self, x: Any, marks: dict[str, np.ndarray]) -> tuple[pd.DataFrame, pd.DataFrame]:
         """One pass, and one more for each group of genes; sums in float32."""
         import anndata
         import pandas as pd
         import rapids_singlecell as rsc
 
-        adata = anndata.AnnData(X=self.place(x), var=pd.DataFrame(marks, dtype=bool))
+        var = pd.DataFrame(marks, index=pd.RangeIndex(x.shape[1]).astype(str), dtype=bool)
+        adata = anndata.AnnData(X=self.place(x), var=var)
         rsc.pp.calculate_qc_metrics(adata, qc_vars=list(marks))
-        var = adata.var.drop(columns=list(marks))
+        var = adata.var.drop(columns=list(marks)).astype({"n_cells_by_counts": np.int64})
         return adata.obs.reset_index(drop=True), var.reset_index(drop=True)
 
     def normalize(self, adata: Any, target_sum: float) -> None:
@@ -105,11 +119,16 @@ class Rapids:
         )
 
     def neighbors(self, adata: Any, step: Neighbors, *, seed: int) -> None:
-        """Exact to half a million cells, then nn_descent, unless asked for; needs cuML and cuVS."""
+        """Exact to half a million cells, then nn_descent, unless asked for; needs cuML and cuVS.
+
+        nn_descent knows no Manhattan distance: there, the search is always exact.
+        """
         import rapids_singlecell as rsc
 
-        exact = step.algorithm == "exact" or (
-            step.algorithm == "auto" and adata.n_obs <= BRUTE_CELLS
+        exact = (
+            step.algorithm == "exact"
+            or step.metric == "manhattan"
+            or (step.algorithm == "auto" and adata.n_obs <= BRUTE_CELLS)
         )
         rsc.pp.neighbors(
             adata,
@@ -129,7 +148,7 @@ class Rapids:
         return np.asarray(_to_host(adata.obsm["X_umap"]), np.float32)
 
     def leiden(self, adata: Any, step: Leiden, *, seed: int) -> np.ndarray:
-        """CuGraph's.
+        """CuGraph's, which counts levels of one run where igraph counts runs: all levels are taken.
 
         Raises:
             AtlasError: It put nearly every cell into a cluster of its own, as it was seen to do on
@@ -140,7 +159,7 @@ class Rapids:
         rsc.tl.leiden(
             adata,
             resolution=step.resolution,
-            n_iterations=100 if step.n_iterations < 0 else step.n_iterations,
+            n_iterations=LEVELS,
             rng=seed,
             key_added="found",
         )
@@ -166,3 +185,10 @@ def _to_host(block: Any) -> Any:
 
 def _copied(block: Any) -> Any:
     return block.copy()
+
+
+def _selected(block: Any, columns: np.ndarray) -> Any:
+    some = block[:, columns]
+    if hasattr(some, "sort_indices"):
+        some.sort_indices()
+    return some

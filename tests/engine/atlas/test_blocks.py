@@ -58,3 +58,20 @@ def test_a_graph_that_does_not_fit_one_process_is_refused() -> None:
     blocks.check_graph(n_cells=100_000, n_neighbors=15, n_comps=50, have=2**30)
     with pytest.raises(PlanError, match=r"15 neighbours of 11000000 cells needs about 18\.\d GiB"):
         blocks.check_graph(n_cells=11_000_000, n_neighbors=15, n_comps=50, have=2**33)
+
+
+@pytest.mark.parametrize(
+    ("n_cells", "nnz", "workers", "rows"),
+    [
+        (1000, 10_000, 1, 1000),
+        (1000, 10_000, 3, 334),
+        (1_000_000, 10**8, 1, 250_000),  # four blocks of fewer than 262,144 rows
+        (1_000_000, 10**8, 8, 125_000),
+        (1 << 18, 1, 1, 1 << 18),
+        ((1 << 18) + 1, 1, 1, (1 << 17) + 1),
+        (100_000, 5 * 10**9, 1, 20_000),  # five blocks of 10^9 values
+        (2, 2, 8, 1),
+    ],
+)
+def test_shares_are_equal_and_bounded(n_cells: int, nnz: int, workers: int, rows: int) -> None:
+    assert blocks.share_rows(n_cells, nnz, workers) == rows
