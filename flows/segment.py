@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,14 +222,14 @@ def _segment(
     shared = {"plan_path": path, "tile_seconds": load_settings().tile_timeout_seconds}
     forget(plan.root)
     with clock.stage("segment") as done, progress("tiles", total, key="tiles") as advance:
-        for batch, _, error in run_window(
-            lambda b: segment_task(plan, b), batches, window=slots(), **shared
-        ):
-            if isinstance(error, LabelError):
-                raise error  # every tile would end so
-            if error is not None:
-                failures[batch] = error
-            advance(sizes[batch])
+        outcomes = run_window(lambda b: segment_task(plan, b), batches, window=slots(), **shared)
+        with closing(outcomes):
+            for batch, _, error in outcomes:
+                if isinstance(error, LabelError):
+                    raise error  # every tile would end so
+                if error is not None:
+                    failures[batch] = error
+                advance(sizes[batch])
         done(tasks=len(batches), units=total - reused, unit="tiles")
     return reused, failures
 

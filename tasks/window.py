@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from distributed import KilledWorker
@@ -16,7 +17,7 @@ from cytopave.engine.errors import ClusterError
 from cytopave.tasks.runner import slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable
 
     from prefect import Task
     from prefect.client.schemas import State
@@ -47,11 +48,12 @@ def run_all[Item, Result](
         Exception: What ended the first task that failed; the others are given up.
     """
     results: list[Result] = []
-    for outcome in run_window(lambda _: task, items, window=slots(), **parameters):
-        if outcome.error is not None:
-            raise outcome.error
-        results.append(cast("Result", outcome.result))
-        advance(1)
+    with closing(run_window(lambda _: task, items, window=slots(), **parameters)) as outcomes:
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+            results.append(cast("Result", outcome.result))
+            advance(1)
     return results
 
 
@@ -69,11 +71,13 @@ def run_window[Item, Result](
     *,
     window: int,
     **parameters: Any,
-) -> Iterator[Outcome[Item, Result]]:
+) -> Generator[Outcome[Item, Result]]:
     """Run ``task_of(item)(item, **parameters)`` for every item, at most ``window`` at once.
 
     Items are taken as places fall free, and what a worker holds for a task is let go as soon as its
     result is here: neither memory nor the work lost with a worker grows with the number of items.
+    Whoever may stop before the end closes the generator (`contextlib.closing`), which gives up what
+    runs: an exception on its way up would keep it alive.
 
     Choose the window no larger than the number of threads (``runner.slots()``). A task that waits
     on a worker behind one that kills it would be held guilty of that death as well.

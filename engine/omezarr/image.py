@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 # Other errors than these may not come back on a retry.
 _DAMAGE = (ValueError, RuntimeError, TypeError, LookupError, *CORRUPT)
 
-_COLOURS = (3, 4)
-"""Length of a last axis that may be red, green, blue, and opacity."""
-_AXES_BY_NDIM = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
-
 
 @dataclass(frozen=True)
 class Level:
@@ -312,23 +308,12 @@ def _open(folder: Folder, level: int, axes: str | None) -> Image:
 def _plain(
     folder: Folder, level: int, axes: str | None, attributes: Mapping[str, Any], zarr_format: int
 ) -> Image:
-    _refuse_a_level(folder)
+    ngff.refuse_a_level(folder)
     array = _zarr_array(folder)
     ndim = len(array.shape)
     # xarray keeps the names of a format 2 array's axes in this attribute.
     named = getattr(array.metadata, "dimension_names", None) or attributes.get("_ARRAY_DIMENSIONS")
-    letters = "".join(n or "?" for n in named or ()).lower()
-    if axes is None and len(letters) == ndim and set(letters) <= set(ngff.AXES):
-        axes = letters
-    if axes is None and ndim == 3 and array.shape[-1] in _COLOURS:
-        raise ImageError(
-            f"{folder} of shape {tuple(array.shape)} may be one plane in {array.shape[-1]} colours "
-            "or a stack of narrow planes: name its axes, yxc or zyx (--axes)"
-        )
-    axes = axes or _AXES_BY_NDIM.get(ndim)
-    if axes is None:
-        raise ImageError(f"{folder} has {ndim} axes: only arrays of 2 to 5 axes can be read")
-    axes = ngff.check_axes(axes.lower(), ndim, folder)
+    axes = ngff.array_axes(axes, named, tuple(array.shape), folder)
     return _image(
         folder,
         level,
@@ -339,24 +324,6 @@ def _plain(
         version=None,
         zarr_format=zarr_format,
     )
-
-
-def _refuse_a_level(folder: Folder) -> None:
-    """Refuse the array of an image's level: labels would come between the image's own arrays.
-
-    Raises:
-        ImageError: It is one.
-    """
-    url, _, name = folder.url.rstrip("/").rpartition("/")
-    around = Folder(url, folder.options)
-    found = ngff.ome_of(ngff.read_attributes(around) or {}).get("multiscales")
-    if ngff.is_multiscales(found):
-        paths = [d.get("path") for d in found[0].get("datasets", [])]
-        if name in paths:
-            raise ImageError(
-                f"{folder} is level {paths.index(name)} of the image {around}: name the image, and "
-                f"its level with level={paths.index(name)} (--level)"
-            )
 
 
 def _level(folder: Folder, dataset: ngff.Dataset) -> Level:

@@ -26,6 +26,9 @@ _ABOUT_THE_SOURCE = "label_image_source"
 
 SPATIAL = "zyx"
 AXES = "tczyx"
+_COLOURS = (3, 4)
+"""Length of a last axis that may be red, green, blue, and opacity."""
+_AXES_BY_NDIM = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,24 @@ def describe_group(attributes: Mapping[str, Any], where: Folder) -> str:
     if images:
         return f"{where} is a zarr group without multiscales: name an image in it{_some(images)}"
     return f"{where} is a zarr group that holds no image: name an OME-Zarr image or a zarr array"
+
+
+def refuse_a_level(folder: Folder) -> None:
+    """Refuse the array of an image's level: labels would come between the image's own arrays.
+
+    Raises:
+        ImageError: It is one.
+    """
+    url, _, name = folder.url.rstrip("/").rpartition("/")
+    around = type(folder)(url, folder.options)
+    found = ome_of(read_attributes(around) or {}).get("multiscales")
+    if is_multiscales(found):
+        paths = [d.get("path") for d in found[0].get("datasets", [])]
+        if name in paths:
+            raise ImageError(
+                f"{folder} is level {paths.index(name)} of the image {around}: name the image, and "
+                f"its level with level={paths.index(name)} (--level)"
+            )
 
 
 def describe_absence(where: Folder) -> str:
@@ -276,6 +297,34 @@ def _letters(axes: Sequence[Any], where: object) -> str:
         name = axis.name.lower()
         letters.append(name if name in AXES and len(name) == 1 else by_type or axis.name)
     return check_axes("".join(letters), len(axes), where)
+
+
+def array_axes(
+    asked: str | None, named: Sequence[str | None] | None, shape: tuple[int, ...], where: object
+) -> str:
+    """Letters of a plain array's axes: as asked for, as the array names them, or by their number.
+
+    Args:
+        asked: What the caller says.
+        named: What the array says.
+        shape: Its shape.
+        where: What messages call it.
+
+    Raises:
+        ImageError: They do not fit, or nothing tells a plane in colours from a stack.
+    """
+    letters = "".join(n or "?" for n in named or ()).lower()
+    if asked is None and len(letters) == len(shape) and set(letters) <= set(AXES):
+        asked = letters
+    if asked is None and len(shape) == 3 and shape[-1] in _COLOURS:
+        raise ImageError(
+            f"{where} of shape {shape} may be one plane in {shape[-1]} colours or a stack of "
+            "narrow planes: name its axes, yxc or zyx (--axes)"
+        )
+    axes = asked or _AXES_BY_NDIM.get(len(shape))
+    if axes is None:
+        raise ImageError(f"{where} has {len(shape)} axes: only arrays of 2 to 5 axes can be read")
+    return check_axes(axes.lower(), len(shape), where)
 
 
 def check_axes(axes: str, ndim: int, where: object) -> str:

@@ -7,19 +7,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from cytopave.engine.boxes import Box
 from cytopave.engine.errors import OutputError, PlanError
 from cytopave.engine.omezarr.image import open_image
 from cytopave.engine.omezarr.labels import label_store, label_target
 from cytopave.engine.planning.budget import UNKNOWN, host_budget
+from cytopave.engine.planning.needs import tile_need, tiles_in_hand
 from cytopave.engine.planning.plan import Memory, Plan, batch_shape, tile_digest
 from cytopave.engine.scratch.tenancy import DEFAULT_FOLDER
 from cytopave.engine.scratch.tiles import Scratch
-from cytopave.engine.tables.core_pixels import channels_beside
 from cytopave.engine.tables.target import table_of_run
-from cytopave.engine.tables.tile_sums import kept_bytes
 from cytopave.engine.tiling import Grid
 
 if TYPE_CHECKING:
@@ -35,10 +31,6 @@ if TYPE_CHECKING:
 _HALO_UNKNOWN = 64
 _SIDES = (4096, 2048, 1024, 512, 256, 128, 64)
 _GIB = 2**30
-_MOST_IN_FLIGHT = 6
-"""One tile computed, one to be settled, two read ahead and two being finished."""
-_LEAST_IN_FLIGHT = 3
-"""One computed, one read ahead and one finished: rather than fewer, the image is read twice."""
 
 
 def make_plan(
@@ -85,18 +77,10 @@ def make_plan(
     )
     if measure:
         table_of_run(target, merge).check()
-    n_channels = max(1, len(chosen))
-    need = tile_need(source, resolved, budget, grid, n_channels=n_channels)
-    measured = source.channel_indices() if measure else None
-    in_flight, in_tiles = _in_flight(
-        host_budget(workers).size - _computing_need(source, resolved, grid, n_channels=n_channels),
-        host_need(source, resolved, grid, n_channels=n_channels),
-        _measuring_need(source, resolved, grid, chosen) if measure else None,
+    need = tile_need(source, resolved, budget, grid, n_channels=max(1, len(chosen)))
+    in_flight, in_tiles = tiles_in_hand(
+        source, resolved, grid, chosen, room=host_budget(workers).size, measure=measure
     )
-    megapixels = math.prod(grid.tile) / 1e6
-    tiles = batch_seconds * resolved.megapixels_per_second(on_gpu=budget.on_gpu) / megapixels
-    # While a GPU waits for its next task it does nothing: rather no more tasks than that.
-    least = tiles / 4 if budget.on_gpu else 1
     return Plan(
         digest=digest,
         fingerprint=content,
@@ -106,14 +90,24 @@ def make_plan(
         segmenter=resolved,
         merge=merge,
         target=target,
-        batch=batch_shape(grid, tiles=tiles, workers=workers, least=least),
+        batch=_batch(grid, resolved, seconds=batch_seconds, workers=workers, gpu=budget.on_gpu),
         in_flight=in_flight,
         memory=Memory(need=need, budget=budget.size, source=budget.source),
         root=folder / digest[:16],
         foreground=foreground,
-        measured=measured,
+        measured=source.channel_indices() if measure else None,
         measured_in_tiles=in_tiles,
     )
+
+
+def _batch(
+    grid: Grid, segmenter: Segmenter, *, seconds: float, workers: int, gpu: bool
+) -> tuple[int, ...]:
+    """Tiles per axis of a task that takes so many seconds."""
+    megapixels = math.prod(grid.tile) / 1e6
+    tiles = seconds * segmenter.megapixels_per_second(on_gpu=gpu) / megapixels
+    # While a GPU waits for its next task it does nothing: rather no more tasks than that.
+    return batch_shape(grid, tiles=tiles, workers=workers, least=tiles / 4 if gpu else 1)
 
 
 def draft_plan(
@@ -182,71 +176,6 @@ def _furthest(choices: list[tuple[Grid, str]], folder: Path) -> tuple[Grid, str]
     if len(choices) == 1 or not folder.is_dir():
         return choices[0]
     return max(choices, key=lambda choice: len(Scratch(folder / choice[1][:16]).finished()))
-
-
-def tile_need(
-    image: Image, segmenter: Segmenter, budget: Budget, grid: Grid, *, n_channels: int
-) -> int:
-    """Bytes that the largest tile of a grid needs: on the GPU, or of the worker's own memory."""
-    if budget.on_gpu and segmenter.wants_gpu:
-        itemsize = np.dtype(image.dtype).itemsize
-        return segmenter.device_bytes(_window(grid), itemsize, n_channels)
-    return host_need(image, segmenter, grid, n_channels=n_channels) + _computing_need(
-        image, segmenter, grid, n_channels=n_channels
-    )
-
-
-def host_need(image: Image, segmenter: Segmenter, grid: Grid, *, n_channels: int) -> int:
-    """Bytes of the host's memory that the largest tile of a grid needs while it is in hand."""
-    middle, region = _largest_tile(segmenter, grid)
-    # Pixels as read and as float32 for the function, its labels (int64 at worst), the dense copy.
-    itemsize = np.dtype(image.dtype).itemsize
-    return region.size * n_channels * (itemsize + 4) + middle.size * (8 + 4)
-
-
-def _computing_need(image: Image, segmenter: Segmenter, grid: Grid, *, n_channels: int) -> int:
-    """Bytes of the host's memory that a worker takes while it computes one of the tiles."""
-    itemsize = np.dtype(image.dtype).itemsize
-    return segmenter.host_bytes(_window(grid), itemsize, max(1, n_channels))
-
-
-def _largest_tile(segmenter: Segmenter, grid: Grid) -> tuple[Box, Box]:
-    """What an inner tile sees, and what is read for it."""
-    window = _window(grid)
-    start = tuple((n - w) // 2 for n, w in zip(grid.shape, window, strict=True))
-    middle = Box(start, tuple(a + w for a, w in zip(start, window, strict=True)))
-    return middle, segmenter.region(middle, grid.shape)
-
-
-def _measuring_need(image: Image, segmenter: Segmenter, grid: Grid, chosen: tuple[int, ...]) -> int:
-    """Bytes of the host's memory that a tile needs to be measured as well while it is in hand.
-
-    All measured channels of its core; and what is read with the segmenter's channels because it
-    shares their chunks.
-    """
-    _, region = _largest_tile(segmenter, grid)
-    itemsize, everything = np.dtype(image.dtype).itemsize, image.channel_indices()
-    beside = channels_beside(image, chosen, everything)
-    together = len(everything) - len(beside)
-    read = region.size * itemsize * together if together > len(chosen) else 0
-    return read + kept_bytes(grid, itemsize, max(1, len(everything)))
-
-
-def _in_flight(budget: int, need: int, measuring: int | None) -> tuple[int, bool]:
-    """How many tiles a worker may have in hand, and whether they are measured meanwhile."""
-    alone = max(1, min(_MOST_IN_FLIGHT, budget // need))
-    if measuring is None:
-        return alone, False
-    together = min(_MOST_IN_FLIGHT, budget // (need + measuring))
-    if together < min(_LEAST_IN_FLIGHT, alone):
-        return alone, False
-    return together, True
-
-
-def _window(grid: Grid) -> tuple[int, ...]:
-    """Shape of what an inner tile sees."""
-    lengths = zip(grid.shape, grid.tile, grid.halo, strict=True)
-    return tuple(min(n, t + 2 * h) for n, t, h in lengths)
 
 
 def scratch_root(store: str, scratch: Path | None) -> Path:

@@ -18,8 +18,9 @@ from cytopave.engine.merge import Merge
 from cytopave.engine.omezarr.image import open_image
 from cytopave.engine.planning import planner
 from cytopave.engine.planning.budget import Budget
+from cytopave.engine.planning.needs import _in_flight
 from cytopave.engine.planning.plan import Plan, batch_shape
-from cytopave.engine.planning.planner import _in_flight, make_plan
+from cytopave.engine.planning.planner import make_plan
 from cytopave.engine.segmenters import Cellpose, Custom, Threshold
 from cytopave.engine.tiling import Grid, Tiling
 
