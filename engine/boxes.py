@@ -83,3 +83,20 @@ def boxes_between(edges: Iterable[Sequence[int]]) -> Lazy[Box]:
     """The boxes between edges, given per axis, in raster order."""
     spans = product([list(itertools.pairwise(axis)) for axis in edges])
     return Lazy(len(spans), lambda i: Box(*zip(*spans[i], strict=True)))
+
+
+def halves(box: Box, chunks: tuple[int, ...]) -> tuple[int, Box, Box] | None:
+    """Cut a box between chunks, along the axis on which it reaches over most of them.
+
+    Returns:
+        The axis and the two parts; None where the box lies within one chunk.
+    """
+    first = [a // c for a, c in zip(box.start, chunks, strict=True)]
+    counts = [(b - 1) // c - a + 1 for a, b, c in zip(first, box.stop, chunks, strict=True)]
+    axis = counts.index(max(counts))
+    if counts[axis] == 1:
+        return None
+    cut = (first[axis] + counts[axis] // 2) * chunks[axis]
+    stop = (*box.stop[:axis], cut, *box.stop[axis + 1 :])
+    start = (*box.start[:axis], cut, *box.start[axis + 1 :])
+    return axis, Box(box.start, stop), Box(start, box.stop)

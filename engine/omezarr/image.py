@@ -15,14 +15,11 @@ import numpy as np
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import CorruptError, ImageError, MissingExtraError, UserError
 from cytopave.engine.omezarr import ngff
-from cytopave.engine.omezarr.blosc import CORRUPT
+from cytopave.engine.omezarr.damage import DAMAGE, first_damaged
 from cytopave.engine.omezarr.folders import METADATA, Folder, absolute
 
 if TYPE_CHECKING:
     import zarr
-
-# Other errors than these may not come back on a retry.
-_DAMAGE = (ValueError, RuntimeError, TypeError, LookupError, *CORRUPT)
 
 
 @dataclass(frozen=True)
@@ -196,6 +193,24 @@ class Image:
             out[first:last] = self.read_block(block)[0]
         return out if len(picked) > 1 else out[0]
 
+    def _slices(self, box: Box) -> tuple[slice, ...]:
+        return tuple(box.slices[self._canonical.index(a)] for a in self.axes)
+
+    def _stored(self, box: Box) -> np.ndarray:
+        return np.asarray(self.array[self._slices(box)])
+
+    def _damage(self, box: Box, error: Exception) -> str:
+        """Say which chunk of a box cannot be read, and where it is stored."""
+        box, error = first_damaged(self._stored, box, self.canonical_chunks, error)
+        cut, file = self._slices(box), self.shards or self.chunks
+        region = ", ".join(f"{a}={s.start}:{s.stop}" for a, s in zip(self.axes, cut, strict=True))
+        place = tuple(s.start // n for s, n in zip(cut, file, strict=True))
+        key = self.array.metadata.encode_chunk_key(place)
+        return (
+            f"a chunk of {self.url}, file {self.levels[self.level].path}/{key}, region {region}, "
+            f"is truncated or damaged: {error}"
+        )
+
     def read_block(self, box: Box) -> np.ndarray:
         """Pixels of a (T, C, [Z], Y, X) box as an array of that shape, in native byte order.
 
@@ -204,16 +219,10 @@ class Image:
         """
         if box.intersect(Box.of(tuple(map(self._length, self._canonical)))) != box:
             raise ValueError(f"{box} reaches beyond {self.url} of shape {self.shape}")
-        slices = dict(zip(self._canonical, box.slices, strict=True))
         try:
-            block = np.asarray(self.array[tuple(slices[a] for a in self.axes)])
-        except _DAMAGE as error:
-            region = ", ".join(f"{a}={slices[a].start}:{slices[a].stop}" for a in self.axes)
-            path = self.levels[self.level].path or "(the image itself)"
-            raise CorruptError(
-                f"a chunk of {self.url}, array {path}, region {region}, is truncated or damaged: "
-                f"{error}"
-            ) from error
+            block = self._stored(box)
+        except DAMAGE as error:
+            raise CorruptError(self._damage(box, error)) from error
         order = [a for a in self._canonical if a in self.axes]
         block = block.transpose([self.axes.index(a) for a in order]).reshape(box.shape)
         return block.astype(self.dtype, copy=False)
@@ -310,7 +319,6 @@ def _plain(
 ) -> Image:
     ngff.refuse_a_level(folder)
     array = _zarr_array(folder)
-    ndim = len(array.shape)
     # xarray keeps the names of a format 2 array's axes in this attribute.
     named = getattr(array.metadata, "dimension_names", None) or attributes.get("_ARRAY_DIMENSIONS")
     axes = ngff.array_axes(axes, named, tuple(array.shape), folder)
@@ -318,8 +326,8 @@ def _plain(
         folder,
         level,
         axes=axes,
-        levels=(Level("", tuple(array.shape), (1.0,) * ndim, (0.0,) * ndim),),
-        units=(None,) * ndim,
+        levels=(Level("", tuple(array.shape), (1.0,) * array.ndim, (0.0,) * array.ndim),),
+        units=(None,) * array.ndim,
         channels=(),
         version=None,
         zarr_format=zarr_format,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import uuid
 from dataclasses import asdict
 from pathlib import Path
@@ -373,8 +374,13 @@ class TestDamage:
         }
         file.write_bytes(content[damage])
         image = open_image(path)
-        with pytest.raises(CorruptError, match=r"i\.zarr, array s0, region .*y=0:10, x=0:12"):
+        name = re.escape(str(file.relative_to(path)))
+        where = rf"i\.zarr, file {name}, region y=0:10, x=0:12, is"
+        with pytest.raises(CorruptError, match=where):
             image.read(Box((0, 0), (10, 12)))
+        # Of all that is read, the chunk that it was.
+        with pytest.raises(CorruptError, match=rf"file {name}, region y=0:16, x=0:16, is"):
+            image.read(Box.of((64, 64)))
         assert image.read(Box((32, 32), (64, 64))).any()
 
     @pytest.mark.parametrize("cut", [1, 30, 8000, 8200])
