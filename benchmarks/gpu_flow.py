@@ -4,8 +4,9 @@
 
 Checks, each with its time: the probe against torch; a run on LocalCUDACluster workers, whose labels
 must be the same twice; the same run while another process holds nearly all of the card's memory
-for a while (the run must back off, hold little meanwhile, and end with the same labels); the device
-named by index and by UUID. Prints JSON and writes it to OUT.json.
+for a while (the run must back off, hold little meanwhile, and end with the same labels); tiles that
+can never fit, by the plan and by a card that stays full (both must be told with the figures); the
+device named by index and by UUID. Prints JSON and writes it to OUT.json.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ GIB = 2**30
 def main(image: str, out: str) -> None:
     """Run all checks."""
     found: dict[str, Any] = {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "versions": versions()}
-    for check in (probe, runs, shared_card, named_devices):
+    for check in (probe, runs, shared_card, never_fits, named_devices):
         since = time.perf_counter()
         try:
             found[check.__name__] = check(image)
@@ -86,6 +87,32 @@ def shared_card(image: str) -> dict[str, Any]:
     undisturbed = segment(image, "undisturbed", gpu_memory_gb=16)
     assert result["labels"] == undisturbed["labels"]
     return {"shared": result, "undisturbed_s": undisturbed["seconds"], "ours_gib": low}
+
+
+def never_fits(image: str) -> dict[str, Any]:
+    """A tile too large for what there is, and a card on which memory never falls free."""
+    from cytopave.engine.errors import CytopaveError
+
+    found: dict[str, Any] = {}
+    try:
+        segment(image, "too-large", gpu_memory_gb=0.9)
+    except CytopaveError as error:
+        found["planned"] = str(error)
+    os.environ["CYTOPAVE_BACKOFF_SECONDS"], os.environ["CYTOPAVE_RETRIES"] = "2", "1"
+    context = multiprocessing.get_context("spawn")
+    holding, release = context.Event(), context.Event()
+    plans = str(Path(image).parent / ".cytopave" / "*" / "plans" / "*.json")
+    tenant = context.Process(target=hold_card, args=(plans, holding, release))
+    tenant.start()
+    try:
+        segment(image, "full", gpu_memory_gb=16)
+    except CytopaveError as error:
+        found["full"] = str(error)
+    finally:
+        release.set()
+        tenant.join()
+    assert all("GiB" in found[name] for name in ("planned", "full")), found
+    return found
 
 
 def hold_card(plans: str, holding: Any, release: Any) -> None:
