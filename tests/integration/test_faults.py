@@ -285,7 +285,7 @@ def test_a_truncated_chunk(world: World, flows: Flows) -> None:
     near = {t.index for t in GRID if t.window.intersect(GRID[6].core).size}
     assert near == {1, 2, 3, 5, 6, 7, 9, 10, 11}
     assert str(GRID[6]) in message
-    assert "s0, region" in message
+    assert "file s0/c/1/2, region" in message
     assert "truncated or damaged" in message
     assert world.finished() == ALL - near
     # The file is repaired to what it was, its time included.
