@@ -206,9 +206,9 @@ class Image:
         region = ", ".join(f"{a}={s.start}:{s.stop}" for a, s in zip(self.axes, cut, strict=True))
         place = tuple(s.start // n for s, n in zip(cut, file, strict=True))
         key = self.array.metadata.encode_chunk_key(place)
+        path = f"{self.levels[self.level].path}/{key}".lstrip("/")
         return (
-            f"a chunk of {self.url}, file {self.levels[self.level].path}/{key}, region {region}, "
-            f"is truncated or damaged: {error}"
+            f"a chunk of {self.url}, file {path}, region {region}, is truncated or damaged: {error}"
         )
 
     def read_block(self, box: Box) -> np.ndarray:
