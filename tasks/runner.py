@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, cast
 
-import dask
 import distributed
 from distributed.comm.addressing import get_address_host, resolve_address
 from prefect.context import FlowRunContext, SettingsContext, get_settings_context
@@ -29,6 +28,7 @@ from cytopave.blocks.cluster import Cluster, resolve_cluster
 from cytopave.blocks.cluster_checks import GIL_REASON
 from cytopave.engine.errors import ClusterError
 from cytopave.engine.gpu.vram import count_gpus
+from cytopave.tasks.dask_settings import dask_prepared
 from cytopave.tasks.guard import end_with_us
 from cytopave.tasks.reachable import check_api, check_home
 from cytopave.tasks.workers import check_workers, connect, look_at_memory, wait_for_workers
@@ -42,22 +42,6 @@ if TYPE_CHECKING:
 
     from cytopave.blocks.cluster import Library
     from cytopave.engine.planning.budget import Room
-
-_DASK = {
-    # A worker may die of what is beside it (the kernel's memory killer, an operator), so its task
-    # gets a second worker; a task that kills that one too is the cause, and fails.
-    "distributed.scheduler.allowed-failures": 1,
-    # A worker that is not back by then is given up for good, and a run without workers would wait
-    # for ever. In Dask's 15 s a busy machine does not even import what a worker needs.
-    "distributed.deploy.lost-worker-timeout": "1 hour",
-    # Dask's own profiler looks at every thread a hundred times a second.
-    "distributed.worker.profile.enabled": False,
-    # The state machine warns of every task that an interrupted run cancels.
-    "distributed.nanny.pre-spawn-environ.DASK_LOGGING": (
-        "{'distributed': 'warning', 'distributed.worker.state_machine': 'error'}"
-    ),
-    "distributed.worker.preload": ["cytopave.tasks.worker_logs"],
-}
 
 _SECONDS_TO_CLOSE = 60
 
@@ -162,8 +146,7 @@ class ClusterTaskRunner(DaskTaskRunner):
         _refuse_import_of_main()
         enter = self._exit_stack.enter_context
         if cluster.address is None:
-            enter(_quiet())
-            enter(dask.config.set(_DASK))
+            enter(dask_prepared())
             with _shielded():
                 started = cluster.start(gpu=gpu, library=self.library)
             enter(_closing(started))
@@ -358,25 +341,6 @@ def _shielded() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the scheduler's routine messages, and its farewells, off the flow's console."""
-    logger, nanny = logging.getLogger("distributed"), logging.getLogger("distributed.nanny")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    nanny.addFilter(_not_a_slow_end)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-        nanny.removeFilter(_not_a_slow_end)
-
-
-def _not_a_slow_end(record: logging.LogRecord) -> bool:
-    """At the end of a good run, a worker that takes seconds to end is ended: no news."""
-    return "still alive after" not in record.getMessage()
 
 
 def _resolved(address: str) -> str:

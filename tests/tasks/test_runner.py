@@ -46,6 +46,8 @@ def test_one_api_serves_the_flow_and_all_its_workers() -> None:
     # Nothing went to a database of a worker's own.
     runs = ops_flows.task_runs(state.state_details.flow_run_id, ALL_FOUR)
     assert ops_flows.states_of(runs) == ALL_FOUR
+    # What is started next in this process is as talkative as ever.
+    assert "DASK_LOGGING" not in os.environ
 
 
 @pytest.mark.parametrize("form", [str, lambda a: Cluster(address=a), lambda a: {"address": a}])
