@@ -16,7 +16,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from pathlib import Path
@@ -24,6 +23,8 @@ from typing import Any
 
 import numpy as np
 import psutil
+from gpu_atlas_data import profiles_of
+from sampling import Sampler
 from tables import machine, print_table
 
 GENES, CLUSTERS, ROWS = 2000, 12, 20_000
@@ -67,11 +68,7 @@ def simulate(store: Path, cells: int) -> None:
     from scipy import sparse
 
     rng = np.random.default_rng(0)
-    base = rng.gamma(0.5, 0.36, GENES)
-    profiles = np.tile(base, (CLUSTERS, 1))
-    for profile in profiles:
-        chosen = rng.choice(GENES, GENES // 20, replace=False)
-        profile[chosen] = profile[chosen] * 4 + 0.3
+    profiles = profiles_of(rng, clusters=CLUSTERS, genes=GENES)
     truth = np.resize(rng.integers(0, CLUSTERS, DISTINCT * ROWS), cells)
     part = store.with_suffix(".part")
     obs = pd.DataFrame({"truth": pd.Categorical(truth.astype(str))})
@@ -198,34 +195,25 @@ def show_stages(report: Any) -> None:
     print_table("Steps", [{"step": s.name, "s": f"{s.seconds:.1f}"} for s in report.stages])
 
 
-class Memory:
+class Memory(Sampler):
     """Peak resident memory of this process and of each of its descendants."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.peaks: dict[int, tuple[int, str]] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Keep the highest of each."""
         me = psutil.Process()
-        while not self._stop.wait(0.2):
-            for process in (me, *me.children(recursive=True)):
-                try:
-                    rss, command = process.memory_info().rss, " ".join(process.cmdline())
-                except psutil.Error:
-                    continue
-                kind = "worker" if "spawn" in command else "API and others"
-                kind = "flow" if process == me else kind
-                peak = max(rss, self.peaks.get(process.pid, (0, ""))[0])
-                self.peaks[process.pid] = (peak, kind)
+        for process in (me, *me.children(recursive=True)):
+            try:
+                rss, command = process.memory_info().rss, " ".join(process.cmdline())
+            except psutil.Error:
+                continue
+            kind = "worker" if "spawn" in command else "API and others"
+            kind = "flow" if process == me else kind
+            peak = max(rss, self.peaks.get(process.pid, (0, ""))[0])
+            self.peaks[process.pid] = (peak, kind)
 
 
 def scale(folder: Path, store: Path, *, alone: bool) -> None:

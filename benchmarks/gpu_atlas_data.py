@@ -27,11 +27,7 @@ ARRAYS = {"data": np.float32, "indices": np.int32}
 def simulate(store: Path, cells: int, *, processes: int | None = None) -> None:
     """Write AnnData on Zarr, X as CSR of float32; ``obs["truth"]`` are the clusters."""
     rng = np.random.default_rng(0)
-    base = rng.gamma(0.5, 0.36, GENES)
-    profiles = np.tile(base, (CLUSTERS, 1))
-    for profile in profiles:
-        chosen = rng.choice(GENES, GENES // 20, replace=False)
-        profile[chosen] = profile[chosen] * 4 + 0.3
+    profiles = profiles_of(rng, clusters=CLUSTERS, genes=GENES)
     truth = rng.integers(0, CLUSTERS, cells)
     raw = store.with_suffix(".raw")
     raw.mkdir(parents=True)
@@ -47,6 +43,15 @@ def simulate(store: Path, cells: int, *, processes: int | None = None) -> None:
         jobs = [(n, a, b) for n in ARRAYS for a, b in itertools.pairwise(edges)]
         list(pool.map(partial(_write, store, raw, firsts), jobs))
     shutil.rmtree(raw)
+
+
+def profiles_of(rng: np.random.Generator, *, clusters: int, genes: int) -> np.ndarray:
+    """Mean counts ``(clusters, genes)``: one profile, of which each cluster raises a twentieth."""
+    profiles = np.tile(rng.gamma(0.5, 0.36, genes), (clusters, 1))
+    for profile in profiles:
+        chosen = rng.choice(genes, genes // 20, replace=False)
+        profile[chosen] = profile[chosen] * 4 + 0.3
+    return profiles
 
 
 def _draw(raw: Path, profiles: np.ndarray, number: int, truth: np.ndarray) -> np.ndarray:

@@ -5,11 +5,12 @@ Kernels that write into their input, the order of columns, sums in float32, read
 
 from __future__ import annotations
 
-import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sampling import Sampler
 
 if TYPE_CHECKING:
     from cytopave.engine.atlas.providers.base import Provider
@@ -230,35 +231,26 @@ def _moments(block: Any) -> np.ndarray:
     return np.concatenate([m.get() if hasattr(m, "get") else m for m in found])
 
 
-class CardMemory:
-    """Peak memory in use on any card, looked at five times a second; 0 without NVML."""
+class CardMemory(Sampler):
+    """Peak memory in use on any card; 0 without NVML."""
 
     def __init__(self) -> None:
-        self.peak = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> CardMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _look(self) -> None:
         import pynvml
 
-        try:
+        super().__init__()
+        self.peak = 0
+        self._cards = []
+        with suppress(pynvml.NVMLError):
             pynvml.nvmlInit()
-            cards = [
-                pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())
-            ]
-        except pynvml.NVMLError:
-            return
-        while not self._stop.wait(0.2):
-            used = [int(pynvml.nvmlDeviceGetMemoryInfo(c).used) for c in cards]
-            self.peak = max(self.peak, *used)
+            count = pynvml.nvmlDeviceGetCount()
+            self._cards = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+
+    def look(self) -> None:
+        """Keep the highest."""
+        import pynvml
+
+        used = [int(pynvml.nvmlDeviceGetMemoryInfo(c).used) for c in self._cards]
+        self.peak = max(self.peak, *used, 0)
 
 
 def card() -> str:

@@ -13,13 +13,13 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 from typing import Any
 
 import bench_images
 import numpy as np
 import psutil
 import zarr
+from sampling import Sampler
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.omezarr.image import open_image
@@ -85,26 +85,20 @@ def segment(segmenter: Segmenter, image: tuple[int, ...], shape: tuple[int, ...]
     return np.asarray(segmenter.at(Place("disks", 0, image, region, window))(pixels))
 
 
-class Peak:
+class Peak(Sampler):
     """The most resident memory of this process beyond that at the start."""
 
-    bytes = 0
+    period = 0.002
 
-    def __enter__(self) -> Peak:
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
         self._process = psutil.Process()
         self._before = self._process.memory_info().rss
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
 
-    def _watch(self) -> None:
-        while not self._over.wait(0.002):
-            self.bytes = max(self.bytes, self._process.memory_info().rss - self._before)
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+    def look(self) -> None:
+        """Keep the highest."""
+        self.bytes = max(self.bytes, self._process.memory_info().rss - self._before)
 
 
 if __name__ == "__main__":

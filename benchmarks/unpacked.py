@@ -1,4 +1,4 @@
-"""Import cytopave from a checkout that is not installed: machines with a GPU are lent bare.
+"""Import cytopave from a checkout that is not installed: on machines with a GPU.
 
 Importing this module, before any of cytopave, is all it takes.
 """

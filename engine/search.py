@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cytopave.engine.errors import ImageError, UserError
+from cytopave.engine.errors import ImageError, StoreError, UserError
 from cytopave.engine.omezarr import ngff
 from cytopave.engine.omezarr.folders import Folder, absolute
 
@@ -57,6 +57,8 @@ def places(root: str, *, storage_options: Mapping[str, Any] | None = None) -> It
 def _below(folder: Folder, path: str, above: tuple[str, ...], *, inside: bool) -> Iterator[Place]:
     try:
         kind = _kind(folder)
+    except StoreError:
+        raise  # the store does not answer: nobody knows what is in it
     except UserError:
         kind = "damaged"
     real = os.path.realpath(folder.local) if folder.local else str(folder)

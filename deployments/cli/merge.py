@@ -55,8 +55,15 @@ def merge(
         common: Options of every command.
     """
     # The image is itself the labels: there are no intensities to measure.
-    placed = {name: value for name, value in vars(work).items() if name != "keep_scratch"}
-    request = Request(segmenter="stored", halo="0", no_measure=True, **vars(merging), **placed)
+    request = Request(
+        segmenter="stored",
+        halo="0",
+        no_measure=True,
+        workers=work.workers,
+        cluster=work.cluster,
+        scratch=work.scratch,
+        **vars(merging),
+    )
     made = run_flow(labels, request, Keeping(keep_scratch=work.keep_scratch), common=common)
     if common.json:
         write_json(made.model_dump(mode="json"))

@@ -299,7 +299,7 @@ def _open(folder: Folder, level: int, axes: str | None) -> Image:
     if axes is not None and axes.lower() != multiscale.axes:
         raise ImageError(
             f"the axes of {folder} are {multiscale.axes!r} by its metadata, not {axes!r}: "
-            "leave the axes out"
+            "leave the axes out, or name an image that has them"
         )
     levels = tuple(_level(folder, dataset) for dataset in multiscale.datasets)
     return _image(

@@ -6,6 +6,7 @@ import logging
 import math
 import shlex
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -13,12 +14,11 @@ from pydantic import ValidationError
 from yaozarrs import open_group, v04, v05, validate_zarr_store
 from yaozarrs._storage import StorageValidationError
 
-from cytopave.engine.errors import CorruptError, ImageError
+from cytopave.engine.errors import CorruptError, ImageError, UserError
+from cytopave.engine.omezarr.folders import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from cytopave.engine.omezarr.folders import Folder
 
 logger = logging.getLogger(__name__)
 
@@ -140,8 +140,10 @@ def refuse_a_level(folder: Folder) -> None:
         ImageError: It is one.
     """
     url, _, name = folder.url.rstrip("/").rpartition("/")
-    around = type(folder)(url, folder.options)
-    found = ome_of(read_attributes(around) or {}).get("multiscales")
+    around, found = Folder(url, folder.options), None
+    # A store may serve the array and refuse what is around it.
+    with suppress(UserError, OSError):
+        found = ome_of(read_attributes(around) or {}).get("multiscales") if url else None
     if is_multiscales(found):
         paths = [d.get("path") for d in found[0].get("datasets", [])]
         if name in paths:

@@ -41,8 +41,9 @@ _ERRNOS = frozenset(
         *(errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET),
     }
 )
-# Libraries whose own exceptions, where they carry no status, are about a broken connection.
 _CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError")
+"""Botocore's, for keys that are not there: waiting brings none."""
+# Libraries whose own exceptions, where they carry no status, are about a broken connection.
 _NETWORK = ("aiohttp", "httpx", "requests", "urllib3", "botocore", "aiobotocore")
 
 

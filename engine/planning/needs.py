@@ -45,7 +45,7 @@ def host_need(image: Image, segmenter: Segmenter, grid: Grid, *, n_channels: int
 def _computing(image: Image, segmenter: Segmenter, grid: Grid, *, n_channels: int) -> int:
     """Bytes of the host's memory that a worker takes while it computes one of the tiles."""
     itemsize = np.dtype(image.dtype).itemsize
-    return segmenter.host_bytes(_window(grid), itemsize, max(1, n_channels))
+    return segmenter.host_bytes(_window(grid), itemsize, n_channels)
 
 
 def _largest_tile(segmenter: Segmenter, grid: Grid) -> tuple[Box, Box]:

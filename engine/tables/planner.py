@@ -20,7 +20,7 @@ from cytopave.engine.tables.measurement import ABOUT_PLACES, Measurement
 from cytopave.engine.tables.target import TableTarget, table_digest, table_of_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from cytopave.engine.omezarr.image import Image
@@ -154,17 +154,22 @@ def check_place(measurement: Measurement) -> None:
     """
     target = measurement.target
     made = (ngff.read_attributes(target.published) or {}).get(publish.PROVENANCE)
-    made = made if isinstance(made, dict) else {}
-    facts = measurement.facts()
-    same = all(made.get(name) == facts[name] for name in ABOUT_PLACES)
-    labels, pixels = (made.get(name) != facts[name] for name in ("fingerprint", "pixels"))
-    if same and (labels or pixels) and not target.overwrite:
+    if isinstance(made, dict) and not target.overwrite and (changed := _changed(measurement, made)):
         raise StaleTableError(
-            f"the table {target.name!r} in {target.store} describes the "
-            f"{'labels ' + measurement.place if labels else 'image ' + measurement.image.url} as "
-            "before it changed: measure again (--overwrite)"
+            f"the table {target.name!r} in {target.store} describes the {changed} as before it "
+            "changed: measure again (--overwrite)"
         )
     target.check()
+
+
+def _changed(measurement: Measurement, made: Mapping[str, Any]) -> str | None:
+    """Which of the labels and the image that a table was made of has changed in its place."""
+    facts = measurement.facts()
+    if any(made.get(name) != facts[name] for name in ABOUT_PLACES):
+        return None  # of others
+    if made.get("fingerprint") != facts["fingerprint"]:
+        return f"labels {measurement.place}"
+    return f"image {measurement.image.url}" if made.get("pixels") != facts["pixels"] else None
 
 
 def find_labels(image: Image, labels: str) -> str:

@@ -16,6 +16,7 @@ from cytopave.engine.boxes import Box
 from cytopave.engine.errors import ImageError, StoreError
 from cytopave.engine.omezarr.folders import Folder
 from cytopave.engine.omezarr.image import open_image
+from cytopave.engine.omezarr.patience import is_transient, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,6 +115,33 @@ def test_what_a_store_refuses_is_not_asked_again(server: Server) -> None:
     with pytest.raises(ImageError, match=r"cannot be read: .*403.*check the address"):
         open_image(f"{server.url}/image.zarr")
     assert set(server.asked.values()) <= {1, 2}  # once by each question
+
+
+def test_an_array_is_read_whatever_is_refused_around_it(server: Server, tmp_path: Path) -> None:
+    """As by object stores that answer what is not there, and may not be listed, with 403."""
+    stores.plain_array(tmp_path / "plain.zarr", PIXELS)
+    server.fault = lambda path, n: None if path.startswith("/plain.zarr") else 403
+    image = open_image(f"{server.url}/plain.zarr")
+    np.testing.assert_array_equal(image.read(Box.of(SHAPE)), PIXELS)
+    assert server.asked["/zarr.json"] == 1
+
+
+@pytest.mark.parametrize("name", ["NoCredentialsError", "PartialCredentialsError"])
+def test_keys_that_are_not_there_do_not_come_by_waiting(name: str) -> None:
+    # As botocore has them, which is none of what the tests install.
+    missing = type(name, (Exception,), {"__module__": "botocore.exceptions"})
+    assert not is_transient(missing("Unable to locate credentials"))
+    other = type("EndpointConnectionError", (Exception,), {"__module__": "botocore.exceptions"})
+    assert is_transient(other("Could not connect"))
+    asked = []
+
+    def ask() -> None:
+        asked.append(name)
+        raise missing("Unable to locate credentials")
+
+    with pytest.raises(StoreError, match=r"s3://b/x cannot be read: .*check the address and what"):
+        patiently(ask, "s3://b/x")
+    assert asked == [name]
 
 
 def test_what_is_not_there_is_believed(server: Server) -> None:
