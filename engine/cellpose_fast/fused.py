@@ -1,18 +1,22 @@
-"""A transformer block of a SAM encoder in nine launches: products, attention, and two kernels.
+"""The transformer blocks of a SAM encoder, each in nine launches: products, attention, kernels.
 
 A block moves its tokens through memory many times between its products: to scale, widen and
 join queries and keys, to add, to normalise. On a GPU that costs more than the products. Here
 
 * one kernel reads queries and keys where the product has left them and writes them as the folded
-  attention takes them (`attention`), with the relative positions multiplied in passing;
-* sums with the residual are part of the products (their output starts from it);
-* one kernel adds the biases, normalises, and leaves what the next product starts from.
+  attention takes them (`attention`), with the relative positions multiplied in passing; the rest
+  of the keys, which says where they are, is written once for all blocks;
+* the products add to the running sum of all blocks in place, and in float32 where PyTorch can;
+* what a block's biases add to that sum is a constant: it is added where the sum is normalised;
+* in 16 bits, GELU is part of the product before it, as its tanh form, which differs from the other
+  by less than 16 bits resolve.
 
-The weights stay the block's own. Sums are rounded once where the block rounds twice.
+The weights stay the blocks' own. In 16 bits a block rounds its running sum twice; here, not at all.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +25,8 @@ import triton.language as tl
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cytopave.engine.cellpose_fast.attention import FoldedAttention
 
 
@@ -36,9 +42,10 @@ def _widen(
     SIDE: tl.constexpr,
 ):
     """Queries and keys of one row of tokens of one head, and column products of one column."""
-    patch = (tl.program_id(0) // HEADS).to(tl.int64)
-    head = tl.program_id(0) % HEADS
-    line = tl.program_id(1)
+    # Lines of one head run side by side, so that its second reading comes from the cache.
+    line = tl.program_id(0)
+    patch = (tl.program_id(1) // HEADS).to(tl.int64)
+    head = tl.program_id(1) % HEADS
     at = tl.arange(0, SIDE)
     across = tl.arange(0, WIDTH)
     wide: tl.constexpr = WIDTH + 2 * SIDE
@@ -52,10 +59,6 @@ def _widen(
     product = tl.dot(own, table, input_precision="ieee")
     tl.store(query + target + WIDTH + at, product.to(own.dtype))
     tl.store(key + target + across, tl.load(source + HEADS * WIDTH))
-    row = tl.where(at == line, 1.0, 0.0).to(own.dtype)
-    tl.store(key + target + WIDTH + at, tl.broadcast_to(row[None, :], (SIDE, SIDE)))
-    column = tl.where(at[:, None] == at[None, :], 1.0, 0.0).to(own.dtype)
-    tl.store(key + target + WIDTH + SIDE + at, column)
 
     token = patch * SIDE * SIDE + at * SIDE + line
     own = tl.load(qkv + token[:, None] * (3 * HEADS * WIDTH) + head * WIDTH + across)
@@ -69,32 +72,32 @@ def _widen(
 @triton.jit
 def _normalise(
     total,
-    bias,
+    owed,
     weight,
     shift,
-    next_bias,
     normal,
     width,
     epsilon,
     BLOCK: tl.constexpr,
+    SETTLE: tl.constexpr,
 ):
-    """Of one token: add a bias, normalise; leave the sum with the next product's bias."""
+    """Of one token: the sum with what it is owed, normalised; kept with it where it SETTLEs."""
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     mine = at < width
     x = tl.load(total + token * width + at, mine, 0.0).to(tl.float32)
-    x += tl.load(bias + at, mine, 0.0).to(tl.float32)
+    x += tl.load(owed + at, mine, 0.0)
+    if SETTLE:
+        tl.store(total + token * width + at, x.to(total.dtype.element_ty), mine)
     away = tl.where(mine, x - tl.sum(x, 0) / width, 0.0)
     spread = tl.sqrt(tl.sum(away * away, 0) / width + epsilon)
     y = away / spread * tl.load(weight + at, mine, 0.0).to(tl.float32)
     y += tl.load(shift + at, mine, 0.0).to(tl.float32)
     tl.store(normal + token * width + at, y.to(normal.dtype.element_ty), mine)
-    x += tl.load(next_bias + at, mine, 0.0).to(tl.float32)
-    tl.store(total + token * width + at, x.to(total.dtype.element_ty), mine)
 
 
 class FusedBlock(torch.nn.Module):  # type: ignore[misc]
-    """Takes the place of a `segment_anything` block whose attention is folded, in inference."""
+    """What a `segment_anything` block whose attention is folded adds to a running sum."""
 
     def __init__(self, block: Any) -> None:
         super().__init__()
@@ -102,42 +105,94 @@ class FusedBlock(torch.nn.Module):  # type: ignore[misc]
         self.attn: FoldedAttention = block.attn
         self.mlp = block.mlp
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The block: ``(batch, side, side, width)`` to the same shape."""
-        tokens = x.reshape(-1, x.shape[-1])
-        seen = self._attend(self.norm1(tokens), len(x))
-        total = torch.addmm(tokens, seen, self.attn.proj.weight.t())
-        normal = torch.empty_like(total)
-        _normalise[(len(total),)](
-            total,
-            self.attn.proj.bias,
-            self.norm2.weight,
-            self.norm2.bias,
-            self.mlp.lin2.bias,
-            normal,
-            total.shape[1],
-            self.norm2.eps,
-            BLOCK=triton.next_power_of_2(total.shape[1]),
-        )
-        hidden = self.mlp.act(self.mlp.lin1(normal))
-        return torch.addmm(total, hidden, self.mlp.lin2.weight.t()).reshape(x.shape)
+    def add_to(self, total: torch.Tensor, key: torch.Tensor, owed: torch.Tensor) -> None:
+        """Add everything but the biases, in place.
 
-    def _attend(self, tokens: torch.Tensor, batch: int) -> torch.Tensor:
+        Args:
+            total: The sum, ``(tokens, width)``.
+            key: Room for the keys, ``(batch, side^2, heads, wide)``; their places are in it.
+            owed: What the sum lacks before each of the two norms, ``(2, width)``.
+        """
+        _add(total, self._attend(_normal(total, self.norm1, owed[0]), key), self.attn.proj.weight)
+        _add(total, self._hidden(_normal(total, self.norm2, owed[1])), self.mlp.lin2.weight)
+
+    def _attend(self, tokens: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         own = self.attn
-        heads, side = own.heads, own.side
         qkv = own.qkv(tokens)
-        width = qkv.shape[1] // 3 // heads
-        wide = width + 2 * side
-        query, key = qkv.new_empty((2, batch, side * side, heads, wide))
-        _widen[(batch * heads, side)](
+        batch, count, heads, wide = key.shape
+        side, width = own.side, qkv.shape[1] // 3 // heads
+        query = torch.empty_like(key)
+        _widen[(side, batch * heads)](
             qkv, own.tables, query, key, own.scale, HEADS=heads, WIDTH=width, SIDE=side
         )
-        value = qkv.view(batch, side * side, 3, heads, width)[:, :, 2]
+        value = qkv.view(batch, count, 3, heads, width)[:, :, 2]
         if not own.narrow:
             value = F.pad(value, (0, wide - width))
         q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
         seen = F.scaled_dot_product_attention(q, k, v, scale=1.0)
         return seen[..., :width].transpose(1, 2).reshape(-1, heads * width)
+
+    def _hidden(self, tokens: torch.Tensor) -> torch.Tensor:
+        layer = self.mlp.lin1
+        if tokens.dtype == torch.float32:
+            return self.mlp.act(layer(tokens))
+        return torch._addmm_activation(layer.bias, tokens, layer.weight.t(), use_gelu=True)
+
+
+class FusedBlocks(torch.nn.Module):  # type: ignore[misc]
+    """Takes the place of all blocks of an encoder, in inference."""
+
+    def __init__(self, blocks: Iterable[Any], *, sums: torch.dtype) -> None:
+        """Fuse them.
+
+        Args:
+            blocks: Their attention is folded.
+            sums: What the running sum is kept in.
+        """
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(FusedBlock(block) for block in blocks)
+        self.sums = sums
+        biases = [b for block in self.blocks for b in (block.attn.proj.bias, block.mlp.lin2.bias)]
+        owed = torch.stack([torch.zeros_like(biases[0]), *biases]).detach().float()
+        if sums == torch.float32:  # else every norm settles what was owed
+            owed = owed.cumsum(0)
+        self.register_buffer("owed", owed, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """All blocks: ``(batch, side, side, width)`` to the same shape."""
+        first: FoldedAttention = self.blocks[0].attn
+        batch, side = len(x), first.side
+        total = x.reshape(-1, x.shape[-1]).to(self.sums, copy=True)
+        width = total.shape[1] // first.heads
+        key = x.new_empty((batch, side * side, first.heads, width + 2 * side))
+        key[..., width:] = first.places[:, None]
+        for number, block in enumerate(self.blocks):
+            block.add_to(total, key, self.owed[2 * number : 2 * number + 2])
+        return (total + self.owed[-1]).to(x.dtype).reshape(x.shape)
+
+
+def _normal(total: torch.Tensor, norm: Any, owed: torch.Tensor) -> torch.Tensor:
+    normal = torch.empty_like(total, dtype=norm.weight.dtype)
+    _normalise[(len(total),)](
+        total,
+        owed,
+        norm.weight,
+        norm.bias,
+        normal,
+        total.shape[1],
+        norm.eps,
+        BLOCK=triton.next_power_of_2(total.shape[1]),
+        SETTLE=total.dtype != torch.float32,
+    )
+    return normal
+
+
+def _add(total: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
+    """Add ``x @ weight.T`` in place."""
+    if total.dtype == x.dtype:
+        total.addmm_(x, weight.t())
+    else:
+        torch.addmm(total, x, weight.t(), out_dtype=total.dtype, out=total)
 
 
 def fuse(net: Any) -> bool:
@@ -152,5 +207,25 @@ def fuse(net: Any) -> bool:
     width = layer.qkv.out_features // 3 // layer.heads
     if any(n < 16 or n & (n - 1) for n in (width, layer.side)):
         return False
-    net.encoder.blocks = torch.nn.ModuleList(FusedBlock(block) for block in blocks)
+    sums = torch.float32 if _sums_wide(layer.qkv.weight) else layer.qkv.weight.dtype
+    net.encoder.blocks = torch.nn.ModuleList([FusedBlocks(blocks, sums=sums)])
     return True
+
+
+def _sums_wide(weight: torch.Tensor) -> bool:
+    """Whether products of such weights add to a float32 sum in place: found out by a small one.
+
+    PyTorch has a product with another type of output since 2.8, on CUDA alone; that adds rightly
+    to a sum of that type since 2.10.
+    """
+    one = torch.ones((16, 16), dtype=weight.dtype, device=weight.device)
+    total = torch.full((16, 16), 1 / 512, device=weight.device)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _add(total, one, one)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError):  # NotImplementedError is the former
+        return False
+    return bool((total == 16 + 1 / 512).all())

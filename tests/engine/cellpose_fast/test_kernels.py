@@ -74,27 +74,32 @@ WINDOWS = [
 ]
 
 
-def compare_block(device: str, dtype: torch.dtype, *, width: int, side: int) -> None:
-    """A fused block against the block that it replaces, with random weights."""
+def compare_blocks(device: str, dtype: torch.dtype, *, width: int, side: int) -> None:
+    """Fused blocks against those that they replace, with random weights."""
     from segment_anything.modeling.image_encoder import Block
 
     from cytopave.engine.cellpose_fast.attention import fold
     from cytopave.engine.cellpose_fast.fused import fuse
 
     torch.manual_seed(0)
-    block = Block(width, 2, use_rel_pos=True, input_size=(side, side)).eval()
-    for parameter in block.parameters():
+    size = {"use_rel_pos": True, "input_size": (side, side)}
+    blocks = torch.nn.Sequential(*(Block(width, 2, **size) for _ in range(3))).eval()
+    for parameter in blocks.parameters():
         torch.nn.init.normal_(parameter, std=0.3 if parameter.ndim == 1 else width**-0.5)
-    net = SimpleNamespace(encoder=SimpleNamespace(blocks=torch.nn.ModuleList([block])))
+    net = SimpleNamespace(encoder=SimpleNamespace(blocks=blocks))
     x = torch.randn((2, side, side, width))
+    given = x.to(device, dtype)
     with torch.no_grad():
-        exact = block(x)
-        half = block.to(device, dtype)(x.to(device, dtype)).cpu().float()
+        exact = blocks(x)
+        half = blocks.to(device, dtype)(given).cpu().float()
         fold(net, side=side)
         assert fuse(net)
-        fused = net.encoder.blocks[0](x.to(device, dtype)).cpu().float()
+        fused = net.encoder.blocks[0](given).cpu().float()
+    assert torch.equal(given, x.to(device, dtype))
     own, allowed = ((y - exact).norm() / exact.norm() for y in (fused, half))
-    assert own < 1e-5 + 1.1 * allowed
+    # In 16 bits a block rounds its sum twice, and a fused one three times where it has to.
+    roundings = 0 if net.encoder.blocks[0].sums == torch.float32 else 3
+    assert own < 1e-5 + max(1, roundings / 2) ** 0.5 * allowed
 
 
 def test_the_kernels_give_the_same_bits_as_torch() -> None:
@@ -116,13 +121,14 @@ def test_the_compiled_kernels_give_the_same_bits_as_torch() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_fused_block_is_the_block(dtype: torch.dtype) -> None:
+def test_fused_blocks_are_the_blocks(dtype: torch.dtype) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
-    compare_block("cuda", dtype, width=128, side=32)
+    compare_blocks("cuda", dtype, width=128, side=32)
 
 
 if __name__ == "__main__":
     compare("cpu", side=40, steps=30)
     for window in WINDOWS:
         compare_average("cpu", window)
-    compare_block("cpu", torch.float32, width=32, side=16)
+    compare_blocks("cpu", torch.float32, width=32, side=16)
+    compare_blocks("cpu", torch.float16, width=32, side=16)  # the interpreter has no bfloat16
