@@ -76,16 +76,36 @@ def loop(folder: Path, tile: str, halo: str, *batches: str) -> dict[str, Any]:
     digests = set()
     for batch in map(int, batches):
         for in_flight in (0, 1) if batch == int(batches[0]) else (0,):
-            facts, digest = _loop(folder, int(tile), int(halo), batch=batch, in_flight=in_flight)
+            plan, facts = _loop(folder, int(tile), int(halo), batch=batch, in_flight=in_flight)
             hand = "one tile at a time" if in_flight else "streaming"
             results[f"{hand}, batch {batch}"] = facts
-            digests.add(digest)
+            digests.add(_digest(plan))
+    results["merge"] = {f"{n} threads": _merge(plan, threads=n) for n in (1, 4, 8, 16)}
     return {**results, "same_labels": len(digests) == 1}
+
+
+def _merge(plan: Any, *, threads: int) -> dict[str, float]:
+    """Seconds of the merge's stages, of the tiles that the loop has left."""
+    from cytopave.engine.merge import stages
+
+    everything = tuple(range(len(plan.grid)))
+    shutil.rmtree(plan.merge_folder, ignore_errors=True)
+    marks = [time.perf_counter()]
+    stages.scan_tiles(plan, everything, threads=threads)
+    marks.append(time.perf_counter())
+    found = stages.resolve_run(plan, [everything])
+    plan.target.staging.remove()
+    plan.target.create(found.final.dtype)
+    marks.append(time.perf_counter())
+    stages.write_blocks(plan, tuple(plan.target.blocks()), threads=threads)
+    marks.append(time.perf_counter())
+    seconds = np.diff(marks).round(3).tolist()
+    return dict(zip(("scan", "resolve", "write"), seconds, strict=True))
 
 
 def _loop(
     folder: Path, tile: int, halo: int, *, batch: int, in_flight: int
-) -> tuple[dict[str, Any], str]:
+) -> tuple[Any, dict[str, Any]]:
     from cytopave.engine.segment import segment_tiles
 
     scratch = folder / "loop"
@@ -112,7 +132,7 @@ def _loop(
         "gpu_busy_samples": [round(b, 2) for b in busy],
         "peak_gib": _peak(),
     }
-    return facts, _digest(plan)
+    return plan, facts
 
 
 def flow(folder: Path, name: str, tile: str, halo: str) -> dict[str, Any]:
@@ -120,8 +140,8 @@ def flow(folder: Path, name: str, tile: str, halo: str) -> dict[str, Any]:
     return _flow(folder, name, tile, halo, "auto")
 
 
-def flow_warm(folder: Path, tile: str, halo: str) -> dict[str, Any]:
-    """The same on workers that have segmented a small image before."""
+def warm(folder: Path, tile: str, halo: str, repeat: str) -> dict[str, Any]:
+    """The same on workers that have segmented before: medians, and those of a small image."""
     import torch
     from distributed import LocalCluster
 
@@ -134,11 +154,24 @@ def flow_warm(folder: Path, tile: str, halo: str) -> dict[str, Any]:
         cluster = LocalCUDACluster(n_workers=1, dashboard_address="127.0.0.1:0")
     else:
         cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+    times = int(repeat)
     with cluster:
-        _flow(folder, "small-", tile, halo, cluster.scheduler_address)
+        address = cluster.scheduler_address
+        _flow(folder, "small-", tile, halo, address)
+        small = [_flow(folder, "small-", tile, halo, address) for _ in range(times)]
         with _busy() as busy:
-            facts = _flow(folder, "", tile, halo, cluster.scheduler_address)
-    return {**facts, "gpu_busy": statistics.mean(busy) if busy else None}
+            large = [_flow(folder, "", tile, halo, address) for _ in range(times)]
+    return {
+        **_middle(large),
+        "all": [facts["seconds"] for facts in large],
+        "fixed": _middle(small) | {"all": [facts["seconds"] for facts in small]},
+        "gpu_busy": statistics.mean(busy) if busy else None,
+    }
+
+
+def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run of median seconds."""
+    return sorted(runs, key=lambda facts: facts["seconds"])[len(runs) // 2]
 
 
 def _flow(folder: Path, name: str, tile: str, halo: str, cluster: str) -> dict[str, Any]:
@@ -339,7 +372,7 @@ def _median(call: Any, times: int) -> float:
     return statistics.median(seconds[2:])
 
 
-PARTS = (world, network, loop, flow, flow_warm, stock)
+PARTS = (world, network, loop, flow, warm, stock)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import time
 from pathlib import Path
@@ -24,6 +25,8 @@ import numpy as np
 import oracle
 import torch
 
+from cytopave.engine.cellpose_fast import fused
+from cytopave.engine.cellpose_fast.fused import FusedBlock, FusedBlocks
 from cytopave.engine.cellpose_fast.network import Network
 from cytopave.engine.segmenters import cellpose_weights
 from cytopave.engine.segmenters.cellpose_adapter import build
@@ -32,20 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 GPU = gpu_check.GPU
-
-
-class GeluInProduct(torch.nn.Module):  # type: ignore[misc]
-    """A linear layer with its activation in the product's epilogue (GELU by tanh)."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """As the layer and the activation."""
-        flat = x.reshape(-1, x.shape[-1])
-        out = torch._addmm_activation(self.bias, flat, self.weight.t(), use_gelu=True)
-        return out.reshape(*x.shape[:-1], -1)
 
 
 class Eight(torch.nn.Module):  # type: ignore[misc]
@@ -80,41 +69,61 @@ def _eight(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (x / scale).clamp(-most, most).to(torch.float8_e4m3fn), scale
 
 
-def gelu_in_product(net: Any) -> None:
-    for block in net.encoder.blocks:
-        block.mlp.lin1, block.mlp.act = GeluInProduct(block.mlp.lin1), torch.nn.Identity()
+def blocks_of(net: Any) -> Any:
+    """The transformer blocks, fused or not."""
+    first = net.encoder.blocks[0]
+    return first.blocks if isinstance(first, FusedBlocks) else net.encoder.blocks
 
 
-def gelu_by_tanh(net: Any) -> None:
-    for block in net.encoder.blocks:
-        block.mlp.act = torch.nn.GELU(approximate="tanh")
+def gelu_apart(net: Any) -> None:
+    """GELU after its product, exactly, as in float32."""
+    for block in blocks_of(net):
+        block._hidden = lambda tokens, mlp=block.mlp: mlp.act(mlp.lin1(tokens))
 
 
 def eight_bit_mlp(net: Any) -> None:
-    for block in net.encoder.blocks:
+    """The products of the perceptrons in 8 bits."""
+    for block in blocks_of(net):
         block.mlp.lin1, block.mlp.lin2 = Eight(block.mlp.lin1), Eight(block.mlp.lin2)
+        if isinstance(block, FusedBlock):
+            block.__dict__["add_to"] = functools.partial(_add_in_eight_bits, block)
 
 
 def eight_bits(net: Any) -> None:
+    """All products of the blocks in 8 bits."""
     eight_bit_mlp(net)
-    for block in net.encoder.blocks:
+    for block in blocks_of(net):
         block.attn.qkv, block.attn.proj = Eight(block.attn.qkv), Eight(block.attn.proj)
+
+
+def _add_in_eight_bits(
+    block: Any, total: torch.Tensor, key: torch.Tensor, owed: torch.Tensor
+) -> None:
+    """As `FusedBlock.add_to`; a product in 8 bits cannot add to a sum, and has its bias in it."""
+    seen = block._attend(fused._normal(total, block.norm1, owed[0]), key)
+    if isinstance(block.attn.proj, Eight):
+        total += block.attn.proj(seen) - block.attn.proj.bias
+    else:
+        fused._add(total, seen, block.attn.proj.weight)
+    hidden = block.mlp.act(block.mlp.lin1(fused._normal(total, block.norm2, owed[1])))
+    total += block.mlp.lin2(hidden) - block.mlp.lin2.bias
 
 
 def nothing(net: Any) -> None:
     """The network as it is."""
 
 
-VARIANTS: dict[str, tuple[Callable[[Any], None], str | None]] = {
-    "fused": (nothing, None),
-    "fused, gelu by tanh": (gelu_by_tanh, None),
-    "fused, gelu in product": (gelu_in_product, None),
-    "compiled": (nothing, "default"),
-    "compiled, gelu in product": (gelu_in_product, "default"),
-    "compiled, mlp in 8 bits": (eight_bit_mlp, "default"),
-    "compiled, all in 8 bits": (eight_bits, "default"),
-    "autotuned": (nothing, "max-autotune-no-cudagraphs"),
+VARIANTS: dict[str, tuple[Callable[[Any], None], bool, str | None]] = {
+    "folded": (nothing, False, None),
+    "fused": (nothing, True, None),
+    "fused, gelu apart": (gelu_apart, True, None),
+    "fused, mlp in 8 bits": (eight_bit_mlp, True, None),
+    "fused, all in 8 bits": (eight_bits, True, None),
+    "compiled": (nothing, False, "default"),
+    "compiled, mlp in 8 bits": (eight_bit_mlp, False, "default"),
+    "compiled, all in 8 bits": (eight_bits, False, "default"),
 }
+"""What is changed, whether blocks are fused, and the mode of `torch.compile`."""
 
 
 def main() -> None:
@@ -125,12 +134,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     options = parser.parse_args()
     found: dict[str, Any] = {"versions": gpu_check.versions(), "limit_ms": gpu_check._limit()}
-    for name, (change, mode) in VARIANTS.items():
+    for name, (change, fuses, mode) in VARIANTS.items():
         if options.only and name not in options.only:
             continue
         since = time.perf_counter()
         try:
-            found[name] = _variant(change, mode, options.batch)
+            found[name] = _variant(change, fuses, mode, options.batch)
         except Exception as error:  # noqa: BLE001 - the next one may run
             found[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
         gpu_check._empty()
@@ -139,32 +148,33 @@ def main() -> None:
         Path(options.out).write_text(json.dumps(found, indent=1))
 
 
-def _variant(change: Callable[[Any], None], mode: str | None, batch: int) -> dict[str, Any]:
+def _variant(
+    change: Callable[[Any], None], fuses: bool, mode: str | None, batch: int
+) -> dict[str, Any]:
     random = torch.Generator().manual_seed(0)
     noise = torch.randn((2, 3, 256, 256), generator=random).to(GPU)
     with gpu_check._exact_matmul(), torch.no_grad():
         plain = oracle.vit_l(torch.float32, GPU)
         truth = plain(noise)[0]
         del plain
-    net = oracle.vit_l(torch.bfloat16, GPU)
-    run = _changed(net, change, mode, batch)
+    run = _changed(oracle.vit_l(torch.bfloat16, GPU), change, fuses, mode, batch)
     return gpu_check._per_patch(run, batch) | {
         "error": gpu_check._error(run(noise), truth),
-        "error_trained": _trained(change),
+        "error_trained": _trained(change, fuses),
     }
 
 
-def _changed(net: Any, change: Callable[[Any], None], mode: str | None, batch: int) -> Network:
-    run = Network(
-        net, batch=batch, fused=mode is None and change not in (eight_bits, eight_bit_mlp)
-    )
+def _changed(
+    net: Any, change: Callable[[Any], None], fuses: bool, mode: str | None, batch: int
+) -> Network:
+    run = Network(net, batch=batch, fused=fuses)
     change(net)
     if mode:
         run._forward = torch.compile(net, dynamic=False, mode=mode)
     return run
 
 
-def _trained(change: Callable[[Any], None]) -> float:
+def _trained(change: Callable[[Any], None], fuses: bool) -> float:
     """Error of the small network's flows on cells that it finds, eager."""
     path = cellpose_weights.find(cellpose_weights.BUNDLED)
     network = cellpose_weights.inspect(path)
@@ -176,7 +186,7 @@ def _trained(change: Callable[[Any], None]) -> float:
     ]
     with gpu_check._exact_matmul(), torch.no_grad():
         truth = copy.deepcopy(nets[0].model.net)(x)[0]
-    return gpu_check._error(_changed(nets[1].model.net, change, None, 4)(x), truth)
+    return gpu_check._error(_changed(nets[1].model.net, change, fuses, None, 4)(x), truth)
 
 
 if __name__ == "__main__":
