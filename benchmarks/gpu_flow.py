@@ -20,15 +20,20 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GIB = 2**30
 
 
 def main(image: str, out: str) -> None:
     """Run all checks."""
-    found: dict[str, Any] = {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "versions": versions()}
+    found: dict[str, Any] = {"when": time.strftime("%Y-%m-%d %H:%M:%S")}
+    found["versions"] = elsewhere(versions)
     for check in (probe, runs, shared_card, never_fits, named_devices):
         since = time.perf_counter()
         try:
@@ -38,6 +43,12 @@ def main(image: str, out: str) -> None:
         found[check.__name__]["wall_s"] = round(time.perf_counter() - since, 1)
         print(check.__name__, json.dumps(found[check.__name__], indent=1), flush=True)
         Path(out).write_text(json.dumps(found, indent=1))
+
+
+def elsewhere(function: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Call it in another process: this one, which runs flows, shall have no CUDA context."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function).result()
 
 
 def versions() -> dict[str, str]:
@@ -52,6 +63,10 @@ def versions() -> dict[str, str]:
 
 def probe(_: str) -> dict[str, Any]:
     """NVML's figures beside torch's."""
+    return elsewhere(_probe)
+
+
+def _probe() -> dict[str, Any]:
     import torch
 
     from cytopave.engine.gpu.vram import probe_gpu
@@ -125,7 +140,7 @@ def hold_card(plans: str, holding: Any, release: Any) -> None:
     free, _ = torch.cuda.mem_get_info()
     block = torch.empty(free - GIB // 4, dtype=torch.uint8, device="cuda")
     holding.set()
-    release.wait(60)
+    release.wait(150)
     del block
 
 

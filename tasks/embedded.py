@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from prefect import Flow, tags
 from prefect.context import TagsContext
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    temporary_settings,
+)
 
 from cytopave.blocks.cluster import names_saved, resolve_cluster
 from cytopave.blocks.results import check_results
@@ -16,6 +21,7 @@ from cytopave.tasks.runner import embedded_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 
 TAG = "cytopave"
@@ -38,8 +44,18 @@ class EmbeddedFlow[**P, R](Flow[P, R]):
         """
         refuse_unknown(kwargs.get("cluster"))
         embedded_api()
-        with tags(TAG):
+        with tags(TAG), _no_heartbeats():
             return super().__call__(*args, **kwargs)
+
+
+def _no_heartbeats() -> AbstractContextManager[Any]:
+    """Without an API that is set: the temporary one ends with the process, and misses nobody.
+
+    The thread that sends them sleeps in whole seconds, and Prefect waits for it at the end (3.9).
+    """
+    if PREFECT_API_URL.value():
+        return nullcontext()
+    return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
 
 
 def refuse_unknown(cluster: object) -> None:

@@ -35,7 +35,9 @@ def draw_picture(plan_path: str) -> dict[str, bytes]:
         whole = draw_overlay(image, labels, channels=plan.channels, side=_SIDE)
         pictures["The whole image"] = jpeg(whole)
     if max(labels.spatial_shape[-2:]) > _SIDE:
-        detail = draw_detail(image, labels, channels=plan.channels, side=_SIDE)
+        # Found out when the run was planned, if the method needs it.
+        known = getattr(plan.segmenter, "intensity", None)
+        detail = draw_detail(image, labels, channels=plan.channels, ranges=known, side=_SIDE)
         pictures["Its middle, pixel by pixel"] = jpeg(detail)
     return pictures
 

@@ -122,9 +122,9 @@ class FusedBlock(torch.nn.Module):  # type: ignore[misc]
         batch, count, heads, wide = key.shape
         side, width = own.side, qkv.shape[1] // 3 // heads
         query = torch.empty_like(key)
-        _widen[(side, batch * heads)](
-            qkv, own.tables, query, key, own.scale, HEADS=heads, WIDTH=width, SIDE=side
-        )
+        shape = {"HEADS": heads, "WIDTH": width, "SIDE": side}
+        # Of 1 to 8 warps, 2 were the fastest on an H200 (benchmarks/RESULTS.md).
+        _widen[(side, batch * heads)](qkv, own.tables, query, key, own.scale, **shape, num_warps=2)
         value = qkv.view(batch, count, 3, heads, width)[:, :, 2]
         if not own.narrow:
             value = F.pad(value, (0, wide - width))

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from cytopave.engine.tables.moments import Sums
 
 
-MOST_THREADS = 8
+MOST_THREADS = 4
+"""On 16 cores, 16 tiles of 2048 x 2048 took 0.72 s by one thread, 0.46 s by 4, 0.51 s by 8 and
+0.59 s by 16: much of it holds Python's lock (benchmarks/RESULTS.md)."""
 _IN_HAND = 3
 """Blocks that each of them paints and writes at a time."""
 _PIXELS_AT_ONCE = 1 << 27

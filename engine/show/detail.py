@@ -20,16 +20,23 @@ if TYPE_CHECKING:
 
 
 def draw_detail(
-    image: Image, labels: Image, *, channels: Sequence[int] = (), side: int = 512
+    image: Image,
+    labels: Image,
+    *,
+    channels: Sequence[int] = (),
+    ranges: Sequence[tuple[float, float]] | None = None,
+    side: int = 512,
 ) -> np.ndarray:
     """The middle of the image at full resolution, drawn as `draw_overlay` does.
 
-    However large the image is, only the chunks of this part are read, and those of the histogram.
+    However large the image is, only the chunks of this part are read; and those of the histogram,
+    where no ranges are given.
 
     Args:
         image: The image, at the level that was segmented.
         labels: The label image, at its finest level.
         channels: Channels to show; empty for all.
+        ranges: Of each of them, what is drawn black and what is drawn white, if that is known.
         side: Pixels of the part along Y and X at most.
 
     Returns:
@@ -43,9 +50,11 @@ def draw_detail(
         (*(z + 1 for z in middle), min(height, top + side), min(width, left + side)),
     )
     picked = tuple(channels) or tuple(range(image.n_channels))
+    if ranges is None:
+        counts = histogram(image, channels=picked)
+        ranges = [(c.percentile(WINDOW[0]), c.percentile(WINDOW[1])) for c in counts]
     stretched = []
-    for channel, counts in zip(picked, histogram(image, channels=picked), strict=True):
-        low, high = (counts.percentile(q) for q in WINDOW)
+    for channel, (low, high) in zip(picked, ranges, strict=True):
         values = np.nan_to_num(_part(image, box, channel).astype(np.float32))
         stretched.append((values - low) / ((high - low) or 1.0))
     grey = (np.max(stretched, axis=0).clip(0, 1) * 255).astype(np.uint8)

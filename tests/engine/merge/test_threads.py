@@ -77,7 +77,7 @@ def test_a_damaged_tile_is_reported_from_any_thread(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cores", "neighbours", "threads"),
-    [(2, 2, 1), (2, 1, 2), (16, 1, 8), (16, 16, 1), (1, 4, 1), (128, 8, 8), (12, 4, 3)],
+    [(2, 2, 1), (2, 1, 2), (16, 1, 4), (16, 16, 1), (1, 4, 1), (128, 8, 4), (12, 4, 3)],
 )
 def test_workers_share_the_cores(cores: int, neighbours: int, threads: int) -> None:
     assert stages.threads_for(cores, neighbours) == threads
