@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-
 import pytest
 from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
 
