@@ -48,6 +48,9 @@ def main() -> None:
     parser.add_argument("--cluster", choices=("nvlink", "cpu"), default="nvlink")
     parser.add_argument("--cells", type=int, nargs="+", default=[200_000, 1_000_000])
     parser.add_argument("--seconds", type=float, default=360, help="no part begins after it")
+    parser.add_argument(
+        "--each-pass", action="store_true", help="the largest also with X read anew by every step"
+    )
     parser.add_argument("--part", choices=tuple(PARTS))
     options = parser.parse_args()
     if options.part:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 SEED_004 = 19_800  # cells a second a card, from the metrics to the components, without reading
 SIGNAL = gpu_atlas_data.CLUSTERS - 1  # components that clusters span; the others are noise
 SMALL = 4000
-PASSES = {"rapids": 4, "scanpy": 3}  # metrics (one more for the group mt), variable genes, subset
+PASSES = {"rapids": 4, "scanpy": 3}
+"""Over the store, where X does not stay on the card: metrics (one more for the group mt), variable
+genes, subset."""
+STAYED = "X stayed on the card"
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,13 @@ class Setup:
     provider: str
     cluster: str
     cells: list[int]
+    each_pass: bool = False
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Setup:
         """From the command line."""
-        return cls(options.folder, options.provider, options.cluster, sorted(options.cells))
+        cells = sorted(options.cells)
+        return cls(options.folder, options.provider, options.cluster, cells, options.each_pass)
 
     def store(self, cells: int) -> Path:
         """Where the atlas of so many cells is."""
@@ -108,7 +113,10 @@ def in_memory(setup: Setup) -> dict[str, Any]:
 
 
 def provider(setup: Setup) -> dict[str, Any]:
-    """The flow by the provider: every size, warm; and what a pass over the store costs."""
+    """The flow by the provider: every size, warm, and what a pass over the store costs.
+
+    Of the last: where a worker's time goes; and once more with X left in the store, if asked for.
+    """
     found: dict[str, Any] = {"provider": setup.provider, "stands beside, cells/s": SEED_004}
     with cluster(setup) as (client, address):
         _flow(setup, SMALL, address, setup.provider)  # imports, compilers, the pool
@@ -116,14 +124,21 @@ def provider(setup: Setup) -> dict[str, Any]:
         if pool:
             gpu_atlas_traps.watch_pool(client)
         for cells in setup.cells:
+            since = time.time()
             one = attempted(partial(measured, setup, cells, address, setup.provider))
             found[f"{cells} cells"] = one | (gpu_atlas_traps.pool_peak(client) if pool else {})
+        found["busiest functions"] = attempted(partial(gpu_atlas_traps.busiest, client, since))
         reading = client.submit(gpu_atlas_traps.time_reading, str(setup.store(setup.cells[-1])))
         found["reading a block, one process"] = attempted(reading.result)
+        if setup.each_pass:
+            gpu_atlas_traps.read_each_pass(client)
+            again = partial(measured, setup, cells, address, setup.provider, keep=False)
+            found[f"{cells} cells, X read by every step"] = attempted(again)
     last = found[f"{setup.cells[-1]} cells"]
     if "s" in last:
         pass_ = found["reading a block, one process"]["one pass over the store, s"]
-        found["share of reading in the last"] = PASSES[setup.provider] * pass_ / last["s"]
+        passes = 1 if last[STAYED] else PASSES[setup.provider]
+        found["share of reading in the last"] = passes * pass_ / last["s"]
     return found
 
 
@@ -243,6 +258,7 @@ def measured(
     return {
         "s": seconds,
         "cells/s": round(cells / seconds),
+        STAYED: report.resident,
         "steps": steps,
         "GB of a process": peaks,
         "GB of the card": card.peak / 1e9,

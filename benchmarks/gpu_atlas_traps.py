@@ -6,7 +6,9 @@ Kernels that write into their input, the order of columns, sums in float32, read
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import suppress
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -229,6 +231,46 @@ def _moments(block: Any) -> np.ndarray:
     dense = block.toarray().astype(np.float64)
     found = [dense.T @ dense, dense.sum(axis=0)[None]]
     return np.concatenate([m.get() if hasattr(m, "get") else m for m in found])
+
+
+def read_each_pass(client: Any) -> None:
+    """From now on, plans that these workers make leave X in the store."""
+    client.run(_nothing_stays)
+
+
+def _nothing_stays() -> None:
+    from cytopave.engine.atlas import blocks
+
+    blocks.GPU_SHARE = 0.0
+
+
+def busiest(client: Any, since: float, *, most: int = 15) -> dict[str, Any]:
+    """Functions in which the workers' tasks were found most often, by Dask's sampling profiler.
+
+    A call into C counts for the function that makes it. The thread of a step, which waits while
+    others compute, is seen too: waiting is told apart.
+
+    Args:
+        client: Of the workers.
+        since: When what is of interest began, as `time.time` has it.
+        most: How many functions.
+    """
+    samples: Counter[str] = Counter()
+    _own_samples(client.profile(start=since), samples)
+    waiting = sum(samples.pop(name) for name in [*samples] if name.endswith("/threading.py"))
+    total = samples.total()
+    found: dict[str, Any] = {"samples": total, "waiting": waiting}
+    return found | {n: f"{k / total:.1%}" for n, k in samples.most_common(most) if k}
+
+
+def _own_samples(node: Any, samples: Counter[str]) -> None:
+    """Add up how often each function was found at the end of the stack."""
+    below = sum(child["count"] for child in node["children"].values())
+    place = node["description"]
+    file = "/".join(PurePath(place["filename"]).parts[-2:])
+    samples[f"{place['name']} {file}"] += node["count"] - below
+    for child in node["children"].values():
+        _own_samples(child, samples)
 
 
 class CardMemory(Sampler):

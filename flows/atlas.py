@@ -94,6 +94,9 @@ def preprocess_atlas(
             scratch=folder,
         ).result()
     plan = AtlasPlan.load(path)
+    if plan.resident:
+        size = plan.x_bytes / 1e9
+        get_run_logger().info("X (%.1f GB) stays on the GPUs: it is read once", size)
     with (
         occupied(plan.root, remove=not keep_scratch),
         claimed(plan.root, plan.target.path, noun="store"),

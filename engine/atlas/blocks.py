@@ -19,6 +19,10 @@ SHARE_ROWS = 1 << 18
 """Rows of a block of shared out rows at most. The covariance on GPUs is summed in float32 within a
 block: 4e-6 of a sum are lost in so many rows, and 8e-5 in eleven million."""
 
+GPU_SHARE = 0.25
+"""Share of the workers' GPUs that X may take to stay there: the cluster nvlink gives RMM half of a
+card, and half of that is left for copies of blocks, the variable genes' matrix, the covariance."""
+
 BYTES_STORED = 8  # a float32 and an int32 column number
 COPIES = 4
 """Copies of a block that a worker holds at once: as read, filtered, normalised, logarithmised."""
@@ -83,6 +87,11 @@ def share_rows(n_cells: int, nnz: int, workers: int) -> int:
 def block_bytes(ends: np.ndarray, rows: int) -> int:
     """What a worker needs for one block of the matrix, copies included."""
     return COPIES * BYTES_STORED * heaviest(ends, rows)
+
+
+def csr_bytes(n_cells: int, nnz: int) -> int:
+    """The whole matrix as CSR of float32; a dense one at most, as if none of its values were 0."""
+    return BYTES_STORED * nnz + 4 * n_cells
 
 
 def check_dense(*, rows: int, n_cells: int, genes: int, itemsize: int, have: int) -> None:

@@ -53,13 +53,25 @@ def read_kept(plan: AtlasPlan, number: int) -> Any:
 
 def read_kept_rows(plan: AtlasPlan, start: int, stop: int) -> Any:
     """The kept cells and genes of some rows of the store; raises as `read_kept`."""
+    return cut(plan, read_rows(plan, start, stop), start, stop)
+
+
+def cut(plan: AtlasPlan, block: Any, start: int, stop: int) -> Any:
+    """What is kept of rows that have been read, here or onto a GPU; the block stays as it is."""
     step = plan.key("keep")
     cells = np.asarray(plan.results.array(step, "cells")[start:stop])
     genes = np.asarray(plan.results.array(step, "genes")[:])
-    block = read_rows(plan, start, stop)
     if not cells.all():
-        block = block[cells]
-    return block if genes.all() else block[:, np.flatnonzero(genes)]
+        block = block[np.flatnonzero(cells)]
+    return block if genes.all() else choose_columns(block, np.flatnonzero(genes))
+
+
+def choose_columns(block: Any, columns: np.ndarray) -> Any:
+    """Some columns of a block, in ascending order within each row: cupy leaves them in any."""
+    some = block[:, columns]
+    if hasattr(some, "sort_indices"):
+        some.sort_indices()
+    return some
 
 
 def read_values(plan: AtlasPlan, start: int, stop: int, *, normalized: bool) -> Any:

@@ -21,6 +21,9 @@ CODE_VERSION = 1
 IN_MEMORY = ("subset", "regress", "scale")
 """Steps whose result is a matrix that stays with the workers; the PCA is what needs it."""
 
+RAW = "raw"
+"""All of X as it was read. It is no step's, but workers may keep it too (`AtlasPlan.resident`)."""
+
 
 class AtlasPlan(Saved):
     """A run with nothing left to decide; workers read it from the run's scratch folder.
@@ -34,6 +37,7 @@ class AtlasPlan(Saved):
         unique_names: Whether names that come twice get numbers.
         worker_bytes: Memory of the smallest worker.
         target: Where the results go.
+        resident: Whether the workers' GPUs keep X once it is read. No result depends on it.
     """
 
     store: AtlasStore
@@ -44,6 +48,7 @@ class AtlasPlan(Saved):
     unique_names: bool
     worker_bytes: int
     target: AtlasTarget
+    resident: bool = False
 
     @property
     def results(self) -> Results:
@@ -83,8 +88,13 @@ class AtlasPlan(Saved):
         }
         return tuple(name for name, step in wanted.items() if step)
 
+    @property
+    def x_bytes(self) -> int:
+        """What X takes as CSR."""
+        return blocks.csr_bytes(self.store.n_cells, self.store.nnz)
+
     def key(self, step: str) -> str:
-        """Name of a step's results: the step, and a digest of all that they depend on."""
+        """Name of a step's results, or of `RAW`: with a digest of all that they depend on."""
         return f"{step}-{self._digest(step)[:16]}"
 
     def _digest(self, step: str) -> str:
@@ -95,6 +105,8 @@ class AtlasPlan(Saved):
         """What a step depends on: earlier steps by their digest, and its own parameters."""
         profile, counts = self.profile, self.counts
         start = [CODE_VERSION, self.content, self.unique_names, self.provider, profile.kind]
+        if step == RAW:
+            return [*start, self.rows]
         if step == "quality":
             return [*start, facts(counts and counts.quality)]
         if step == "keep":

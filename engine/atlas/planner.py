@@ -85,7 +85,7 @@ def make_plan(
     block_rows: int | None,
     unique_names: bool,
     scratch: Path | None,
-    gpu: bool,
+    gpu_bytes: int,
     worker_bytes: int,
 ) -> AtlasPlan:
     """Make the plan of a run, where the workers are; reads names and row ends.
@@ -99,7 +99,7 @@ def make_plan(
         block_rows: Rows of a block; None: by their number of values.
         unique_names: Whether names that come twice get numbers.
         scratch: Folder of all scratch folders; None: beside the output.
-        gpu: Whether the workers see a GPU.
+        gpu_bytes: Memory of the workers' GPUs together; 0: not all see one.
         worker_bytes: Memory of the smallest worker.
 
     Raises:
@@ -107,7 +107,7 @@ def make_plan(
         CorruptError: The store is damaged.
     """
     found, target = check_request(store, output=output, overwrite=overwrite, profile=profile)
-    chosen = choose_provider(provider, gpu=gpu)
+    chosen = choose_provider(provider, gpu=gpu_bytes > 0)
     frames.check_chunks(found)
     names = frames.read_names(found, "var", unique=unique_names)
     frames.read_names(found, "obs", unique=unique_names)
@@ -134,6 +134,9 @@ def make_plan(
         worker_bytes=worker_bytes,
         target=target,
         root=scratch_folder(target, scratch) / f"atlas-{content[:16]}",
+        resident=chosen == "rapids"
+        and isinstance(profile, Counts)
+        and blocks.csr_bytes(found.n_cells, found.nnz) <= blocks.GPU_SHARE * gpu_bytes,
     )
 
 

@@ -85,8 +85,8 @@ def _boxed(block: Any, marks: np.ndarray) -> np.ndarray:
 
 
 def is_whole(block: Any) -> bool:
-    """Whether all values of a block are whole numbers, as counts are."""
-    values = block.data if sparse.issparse(block) else block
+    """Whether all values of a block, here or on a GPU, are whole numbers, as counts are."""
+    values = block.data if hasattr(block, "indptr") else block
     return bool((values == np.rint(values)).all())
 
 

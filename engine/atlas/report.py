@@ -22,6 +22,7 @@ class AtlasReport(BaseModel):
         output: Where the results are.
         in_place: Whether they are columns of the input.
         provider: The library that did the analysis.
+        resident: Whether X stayed on the workers' GPUs once it was read.
         n_cells: Cells that were kept.
         n_genes: Genes or intensities that were kept.
         n_cells_read: Cells of the input.
@@ -40,6 +41,7 @@ class AtlasReport(BaseModel):
     output: str
     in_place: bool
     provider: str
+    resident: bool
     n_cells: int
     n_genes: int
     n_cells_read: int
@@ -72,6 +74,7 @@ class AtlasReport(BaseModel):
             output=str(plan.target.path),
             in_place=plan.target.in_place,
             provider=plan.provider,
+            resident=plan.resident,
             n_cells=facts["keep"]["n_cells"],
             n_genes=facts["keep"]["n_genes"],
             n_cells_read=plan.store.n_cells,

@@ -8,7 +8,7 @@ import distributed
 from prefect import task
 from prefect_dask.utils import get_dask_client
 
-from cytopave.engine.atlas.plan import IN_MEMORY
+from cytopave.engine.atlas.plan import IN_MEMORY, RAW
 from cytopave.engine.atlas.planner import make_plan
 from cytopave.engine.gpu.vram import probe_gpu
 from cytopave.tasks.atlas.session import dataset_name
@@ -30,8 +30,8 @@ def plan_atlas(store: str, **request: Any) -> str:
         CorruptError: The store is damaged.
     """
     with get_dask_client() as client:
-        memory = _smallest_worker(client)
-    plan = make_plan(store, gpu=probe_gpu().visible, worker_bytes=memory, **request)
+        memory, cards = _smallest_worker(client), _memory_of_gpus(client)
+    plan = make_plan(store, gpu_bytes=cards, worker_bytes=memory, **request)
     return plan.save()
 
 
@@ -42,6 +42,17 @@ def _smallest_worker(client: distributed.Client) -> int:
     return min(found) if found else int(distributed.system.MEMORY_LIMIT)
 
 
+def _memory_of_gpus(client: distributed.Client) -> int:
+    """Memory of the workers' GPUs together in bytes; 0 where a worker sees none.
+
+    A GPU that workers share counts once.
+    """
+    found = client.run(probe_gpu, on_error="ignore").values()  # a worker may just have died
+    if not all(gpu.visible for gpu in found):
+        return 0
+    return sum({gpu.uuid: gpu.total_bytes for gpu in found}.values())
+
+
 def forget(plan: AtlasPlan) -> None:
     """Let the workers' matrices of this run go; on a cluster of others they would stay."""
-    forget_datasets([dataset_name(plan, step) for step in IN_MEMORY])
+    forget_datasets([dataset_name(plan, step) for step in (RAW, *IN_MEMORY)])

@@ -19,12 +19,12 @@ from scipy import sparse
 
 from cytopave.engine.atlas import frames, kept
 from cytopave.engine.atlas.parameters import Intensities
-from cytopave.engine.atlas.plan import IN_MEMORY, AtlasPlan
+from cytopave.engine.atlas.plan import IN_MEMORY, RAW, AtlasPlan
 from cytopave.engine.atlas.providers.base import Provider, get_provider
 from cytopave.engine.errors import CytopaveError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import pandas as pd
 
@@ -93,16 +93,42 @@ class Session:
         return self.results.read(self.plan.key("quality"), frame)
 
     def raw(self) -> Any:
-        """All of X, lazily."""
-        ends = [stop - start for start, stop in self.plan.bounds]
-        return _lazy(self.path, kept.read_block, range(len(ends)), ends, self.plan.store.n_genes)
+        """All of X where the provider works: lazily; or kept there, from when it is first used."""
+        if self.plan.resident and (x := self._found(RAW)) is not None:
+            return x
+        lengths = [stop - start for start, stop in self.plan.bounds]
+        width = self.plan.store.n_genes
+        x = _lazy(self.path, kept.read_block, range(len(lengths)), lengths, width)
+        x = self.provider.place(x)
+        if self.plan.resident:
+            x = self.compute(x)
+            self.keep(RAW, x)
+        return x
 
     def matrix(self) -> Any:
-        """The kept part of X as it is stored, lazily."""
+        """The kept cells and genes of X as they are stored, where the provider works; lazily."""
+        if not self.plan.resident:
+            return self.provider.place(self.stored())
+        x = self.raw()
+        some, lengths, width = self._shape()
+        return x.blocks[some].map_blocks(
+            _cut,
+            dtype=x.dtype,
+            chunks=(lengths, (width,)),
+            meta=x._meta,
+            path=self.path,
+            numbers=some,
+        )
+
+    def stored(self) -> Any:
+        """The kept cells and genes of X in the host's memory; lazily, read at every use."""
+        return _lazy(self.path, kept.read_kept, *self._shape())
+
+    def _shape(self) -> tuple[list[int], tuple[int, ...], int]:
+        """Blocks with kept cells (Dask does not like empty ones), how many cells, and columns."""
         lengths = [int(self.cells[a:b].sum()) for a, b in self.plan.bounds]
-        some = [i for i, n in enumerate(lengths) if n]  # Dask does not like empty blocks
-        width = int(self.genes.sum())
-        return _lazy(self.path, kept.read_kept, some, [lengths[i] for i in some], width)
+        some = [i for i, n in enumerate(lengths) if n]
+        return some, tuple(lengths[i] for i in some), int(self.genes.sum())
 
     def annotated(self, x: Any, *columns: str) -> Any:
         """AnnData of a lazy matrix of the kept cells, with some columns of obs."""
@@ -119,14 +145,14 @@ class Session:
 
     def counts(self, *columns: str) -> Any:
         """AnnData of the counts of the kept cells and genes, where the provider works."""
-        return self.annotated(self.provider.place(self.matrix()), *columns)
+        return self.annotated(self.matrix(), *columns)
 
     def normalized(self, *columns: str) -> Any:
         """AnnData of the kept cells and genes, normalised, or transformed; lazily."""
         adata = self.counts(*columns)
         profile = self.plan.profile
         if isinstance(profile, Intensities):
-            x = self.matrix().map_blocks(
+            x = self.stored().map_blocks(
                 kept.transform,
                 profile.transform,
                 profile.cofactor,
@@ -143,7 +169,7 @@ class Session:
 
         What the workers do not keep (any more) is made again from the steps before, lazily.
         """
-        if (x := self.client.get_dataset(self._name(step), default=None)) is not None:
+        if (x := self._found(step)) is not None:
             return self.annotated(x, *columns)
         if step == "subset":
             adata = self.normalized(*columns)
@@ -164,15 +190,28 @@ class Session:
         taken = [s for s in self.plan.steps if s in IN_MEMORY or s == step]
         return taken[taken.index(step) - 1]
 
+    def compute(self, x: Any) -> Any:
+        """The collection with its blocks computed, on the workers; raises what went wrong there."""
+        x = self.client.persist(x)
+        distributed.wait(x)
+        # Raised here, not in whatever uses the matrix next.
+        self.client.gather([f for f in distributed.futures_of(x) if f.status == "error"])
+        return x
+
     def keep(self, step: str, x: Any) -> None:
         """Have the workers keep a collection until the run ends, or the cluster."""
-        name = self._name(step)
+        self.forget(step)
+        self.client.publish_dataset(x, name=dataset_name(self.plan, step))
+
+    def forget(self, step: str) -> None:
+        """Have the workers let a collection go, if they keep it."""
+        name = dataset_name(self.plan, step)
         if name in self.client.list_datasets():
             self.client.unpublish_dataset(name)
-        self.client.publish_dataset(x, name=name)
 
-    def _name(self, step: str) -> str:
-        return dataset_name(self.plan, step)
+    def _found(self, step: str) -> Any:
+        """What the workers keep of a step; None: nothing (any more)."""
+        return self.client.get_dataset(dataset_name(self.plan, step), default=None)
 
     def each(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """``function(plan path, block number, *args)`` for every block, on all workers.
@@ -212,7 +251,9 @@ def opened(path: str) -> Iterator[Session]:
         yield Session(AtlasPlan.load(path), path, client)
 
 
-def _lazy(path: str, read: Callable[..., Any], numbers: Any, lengths: list[int], width: int) -> Any:
+def _lazy(
+    path: str, read: Callable[..., Any], numbers: Any, lengths: Sequence[int], width: int
+) -> Any:
     """Blocks of rows as a Dask array; each is read where it is needed."""
     numbers = list(numbers)
     plan = AtlasPlan.load(path)
@@ -230,6 +271,11 @@ def _lazy(path: str, read: Callable[..., Any], numbers: Any, lengths: list[int],
 
 def _read(path: str, read: Any, numbers: list[int], block_id: tuple[int, ...] = (0,)) -> Any:
     return read(AtlasPlan.load(path), numbers[block_id[0]])
+
+
+def _cut(block: Any, path: str, numbers: list[int], block_id: tuple[int, ...] = (0,)) -> Any:
+    plan = AtlasPlan.load(path)
+    return kept.cut(plan, block, *plan.bounds[numbers[block_id[0]]])
 
 
 def root_of(error: BaseException) -> BaseException:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cytopave.engine.atlas import blocks, frames, kept, qc, scores
 from cytopave.engine.atlas.groups import group_sums, summaries
-from cytopave.engine.atlas.plan import AtlasPlan
+from cytopave.engine.atlas.plan import RAW, AtlasPlan
 from cytopave.engine.atlas.results import write_entries
 from cytopave.engine.atlas.selection import choose_cells, choose_genes, median_sum
 from cytopave.engine.errors import AtlasError
@@ -26,20 +26,30 @@ _log = logging.getLogger(__name__)
 
 
 def quality(session: Session) -> Facts:
-    """Metrics of all cells and genes, one pass."""
+    """Metrics of all cells and genes; GPUs that keep X have it from here on."""
     plan = session.plan
     assert plan.counts
     names = frames.read_names(plan.store, "var", unique=plan.unique_names)
     marks = qc.marked_genes(names, plan.counts.quality.marks)
-    if not qc.is_whole(kept.read_block(plan, 0)):
+    x = session.raw()
+    if not _whole(x.blocks[0]):
         _log.warning(
             "X of %s holds values that are not whole numbers: are these counts?", plan.store.url
         )
-    obs, var = session.provider.quality(session.raw(), marks)
+    obs, var = session.provider.quality(x, marks)
     obs.index, var.index = obs.index.astype(str), var.index.astype(str)
     with session.results.making(plan.key("quality")) as folder:
         write_entries(folder, {"obs": obs, "var": var})
     return {"units": len(obs), "unit": "cells"}
+
+
+def _whole(block: Any) -> bool:
+    one = {"chunks": ((1,), (1,)), "meta": np.empty((0, 0), bool)}
+    return bool(block.map_blocks(_is_whole, dtype=bool, **one).compute().item())
+
+
+def _is_whole(block: Any) -> np.ndarray:
+    return np.array([[qc.is_whole(block)]])
 
 
 def keep(session: Session) -> Facts:
@@ -104,12 +114,10 @@ def variable(session: Session) -> Facts:
 
 def subset(session: Session) -> Facts:
     """The matrix that the PCA sees, computed once and kept by the workers."""
-    x = session.stage("subset").X
-    x = session.client.persist(_shared(session, x))
-    distributed.wait(x)
-    # What went wrong is raised here, not in whatever uses the matrix next.
-    session.client.gather([f for f in distributed.futures_of(x) if f.status == "error"])
+    x = session.compute(_shared(session, session.stage("subset").X))
     session.keep("subset", x)
+    if not session.plan.profile.rank:  # nothing else works on all genes
+        session.forget(RAW)
     return {"n_blocks": len(x.chunks[0])}
 
 
@@ -283,7 +291,7 @@ def cell_scores(path: str, number: int, sets: list[list[int]]) -> np.ndarray:
 
 
 def rank(session: Session) -> Facts:
-    """Genes that tell groups apart; three passes."""
+    """Genes that tell groups apart; three passes. The last step that works on all genes."""
     plan = session.plan
     step = plan.profile.rank
     assert step
@@ -296,6 +304,7 @@ def rank(session: Session) -> Facts:
     found = session.provider.rank(adata, step, by)
     with session.results.making(plan.key("rank")) as folder:
         write_entries(folder, {"rank": found})
+    session.forget(RAW)
     return {"n_groups": len(names)}
 
 

@@ -42,7 +42,7 @@ def plan_of(store: Path, profile: Counts | Intensities, **options: Any) -> Any:
         "block_rows": None,
         "unique_names": False,
         "scratch": None,
-        "gpu": False,
+        "gpu_bytes": 0,
         "worker_bytes": PLENTY,
     }
     return make_plan(str(store), profile=profile, **(request | options))

@@ -1,4 +1,4 @@
-"""Worker processes that end at a chosen place of an atlas run."""
+"""Worker processes that end at a chosen place of an atlas run, or keep X as those on GPUs do."""
 
 from __future__ import annotations
 
@@ -49,3 +49,16 @@ class Traps(distributed.WorkerPlugin):  # type: ignore[misc]
 
     def setup(self, worker: Any) -> None:
         _set_trap(*self._arguments)
+
+
+class Resident(distributed.WorkerPlugin):  # type: ignore[misc]
+    """Has plans say that X stays with the workers, as they do for GPUs that it fits."""
+
+    def setup(self, worker: Any) -> None:
+        from cytopave.engine.atlas import planner
+        from cytopave.engine.atlas.plan import AtlasPlan
+
+        def made(**fields: Any) -> AtlasPlan:
+            return AtlasPlan(**(fields | {"resident": True}))
+
+        setattr(planner, "AtlasPlan", made)  # noqa: B010

@@ -22,7 +22,7 @@ import worlds
 from atlases import make_atlas
 from distributed.utils import get_mp_context
 from measured import measured
-from traps import Traps
+from traps import Resident, Traps
 
 from cytopave.engine.atlas.parameters import (
     Counts,
@@ -152,6 +152,29 @@ def test_workers_may_die(
     assert found.var.equals(expected.var)
     assert (found.X != expected.X).nnz == 0
     np.testing.assert_allclose(found.obsm["X_pca"], expected.obsm["X_pca"], atol=1e-5)
+
+
+def test_workers_that_keep_x_may_die_too_and_let_it_go_at_the_end(
+    tmp_path: Path, fragile: distributed.Client
+) -> None:
+    """Each had some of its blocks, which are read anew; also where the run fails, all are gone."""
+    store = make_atlas(tmp_path, 300, 120).path
+    expected = flow(store, fragile.scheduler.address, output=str(tmp_path / "expected.zarr"))
+    (tmp_path / "marks").mkdir()
+    fragile.register_plugin(Resident())
+    fragile.register_plugin(Traps(tmp_path / "marks", ["variable", "subset"], 1))
+    report = flow(store, fragile.scheduler.address)
+    assert (expected.resident, report.resident) == (False, True)
+    assert len([*(tmp_path / "marks").iterdir()]) == 2
+    one, other = (anndata.read_zarr(r.output) for r in (report, expected))
+    assert one.obs.equals(other.obs)
+    assert one.var.equals(other.var)
+    np.testing.assert_array_equal(one.obsm["X_pca"], other.obsm["X_pca"])
+    assert not fragile.list_datasets()
+    wrong = PROFILE.model_copy(update={"keep": Keep(min_genes=10_000)})
+    with pytest.raises(AtlasError, match="no cells of 300 are left"):
+        flow(store, fragile.scheduler.address, profile=wrong, overwrite=True)
+    assert not fragile.list_datasets()
 
 
 def test_a_step_that_ends_every_worker_is_named_and_the_rest_is_kept(

@@ -59,7 +59,10 @@ class Provider(Protocol):
         """The columns of some genes (bool, all genes); lazy."""
 
     def quality(self, x: Any, marks: dict[str, np.ndarray]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Columns for obs and var, as scanpy's ``calculate_qc_metrics`` names them."""
+        """Columns for obs and var, as scanpy's ``calculate_qc_metrics`` names them.
+
+        X is what `place` gives, and may be kept: nothing is written into its blocks.
+        """
 
     def normalize(self, adata: Any, target_sum: float) -> None:
         """Every cell's counts scaled to one sum, then log(1 + x)."""

@@ -7,7 +7,7 @@ Two things there go wrong without a word, and are prevented here:
   (`guard`); upstream: scverse/rapids-singlecell#753.
 - The kernel of the covariance takes the columns of every row for ascending, and on Dask nobody sees
   to that. Choosing columns of a CSR matrix in cupy 14.2 leaves them in any order (its threads queue
-  up by an atomic counter), so they are sorted after (`select`).
+  up by an atomic counter), so they are sorted after (`choose_columns`).
 
 Numbers and names of arguments differ from scanpy's in places: docs/atlas.md has the list.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cytopave.engine.atlas.kept import choose_columns
 from cytopave.engine.atlas.providers.base import Components, numbered
 from cytopave.engine.errors import AtlasError
 
@@ -56,7 +57,11 @@ class Rapids:
         """Some genes of each block, in ascending order within each row."""
         columns = np.flatnonzero(genes)
         return x.map_blocks(
-            _selected, columns, dtype=x.dtype, chunks=(x.chunks[0], (len(columns),)), meta=x._meta
+            choose_columns,
+            columns,
+            dtype=x.dtype,
+            chunks=(x.chunks[0], (len(columns),)),
+            meta=x._meta,
         )
 
     def quality(self, x: Any, marks: dict[str, np.ndarray]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -66,7 +71,7 @@ class Rapids:
         import rapids_singlecell as rsc
 
         var = pd.DataFrame(marks, index=pd.RangeIndex(x.shape[1]).astype(str), dtype=bool)
-        adata = anndata.AnnData(X=self.place(x), var=var)
+        adata = anndata.AnnData(X=x, var=var)
         rsc.pp.calculate_qc_metrics(adata, qc_vars=list(marks))
         var = adata.var.drop(columns=list(marks)).astype({"n_cells_by_counts": np.int64})
         return adata.obs.reset_index(drop=True), var.reset_index(drop=True)
@@ -185,10 +190,3 @@ def _to_host(block: Any) -> Any:
 
 def _copied(block: Any) -> Any:
     return block.copy()
-
-
-def _selected(block: Any, columns: np.ndarray) -> Any:
-    some = block[:, columns]
-    if hasattr(some, "sort_indices"):
-        some.sort_indices()
-    return some
