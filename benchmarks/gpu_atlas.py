@@ -40,7 +40,7 @@ PARTS = {  # and the seconds that each may take at most
 
 
 def main() -> None:
-    """Run all parts, or one (``--part``), whose result goes to OUT.json as it is."""
+    """Run the parts that are asked for, or be one (``--part``), which writes its own result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("/tmp/gpu-atlas"))
@@ -51,7 +51,8 @@ def main() -> None:
     parser.add_argument(
         "--each-pass", action="store_true", help="the largest also with X read anew by every step"
     )
-    parser.add_argument("--part", choices=tuple(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=tuple(PARTS))
+    parser.add_argument("--part", choices=tuple(PARTS), help="in this process: what a part is")
     options = parser.parse_args()
     if options.part:
         import gpu_atlas_parts
@@ -64,6 +65,8 @@ def main() -> None:
     began = time.perf_counter()
     results: dict[str, Any] = {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "argv": sys.argv[1:]}
     for part, limit in PARTS.items():
+        if part not in options.parts:
+            continue
         left = options.seconds - (time.perf_counter() - began)
         since = time.perf_counter()
         if left < 10:

@@ -137,7 +137,7 @@ def _loop(
 
 def flow(folder: Path, name: str, tile: str, halo: str) -> dict[str, Any]:
     """`segment_image` as a user calls it: own cluster, temporary API."""
-    return _flow(folder, name, tile, halo, "auto")
+    return _flow(folder, name, tile, halo, "auto") | _found(folder, name)
 
 
 def warm(folder: Path, tile: str, halo: str, repeat: str) -> dict[str, Any]:
@@ -163,6 +163,7 @@ def warm(folder: Path, tile: str, halo: str, repeat: str) -> dict[str, Any]:
             large = [_flow(folder, "", tile, halo, address) for _ in range(times)]
     return {
         **_middle(large),
+        **_found(folder, ""),
         "all": [facts["seconds"] for facts in large],
         "fixed": _middle(small) | {"all": [facts["seconds"] for facts in small]},
         "gpu_busy": statistics.mean(busy) if busy else None,
@@ -175,18 +176,16 @@ def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _flow(folder: Path, name: str, tile: str, halo: str, cluster: str) -> dict[str, Any]:
-    from cytopave.engine.omezarr.labels import open_labels
     from cytopave.engine.tiling import Tiling
     from cytopave.flows import segment_image
 
     facts = _facts(folder)
     side = int(tile) if not name else oracle_world.SMALL // 2
-    output = str(folder / f"{name}labels.zarr")
     since = time.perf_counter()
     report = segment_image(
         str(folder / f"{name}image.zarr"),
         segmenter=_segmenter(facts["network"]),
-        output=output,
+        output=str(folder / f"{name}labels.zarr"),
         tiling=Tiling(tile=(side, side), halo=int(halo)),
         overwrite=True,
         cluster=cluster,
@@ -194,13 +193,19 @@ def _flow(folder: Path, name: str, tile: str, halo: str, cluster: str) -> dict[s
         measure=False,  # labels alone, which is what the others make
     )
     seconds, seconds_in_all = time.perf_counter() - since, time.perf_counter() - _BEGUN
-    labels = np.asarray(open_labels(output, "cells").levels[0][...])
     return {
         "seconds": seconds,
         "stages_s": {s.name: round(s.seconds, 3) for s in report.stages},
         "process_s": seconds_in_all,
-        **counted(folder, labels, name),
     }
+
+
+def _found(folder: Path, name: str) -> dict[str, int]:
+    """`counted` of what the flow has published."""
+    from cytopave.engine.omezarr.labels import open_labels
+
+    labels = open_labels(str(folder / f"{name}labels.zarr"), "cells").levels[0]
+    return counted(folder, np.asarray(labels[...]), name)
 
 
 def stock(folder: Path, tile: str, halo: str, batch: str) -> dict[str, Any]:
