@@ -1,12 +1,13 @@
 """The whole flow on a machine with NVIDIA GPUs: what the card is needed to show, in one run.
 
-    python benchmarks/gpu_flow.py IMAGE.zarr OUT.json
+    python benchmarks/gpu_flow.py IMAGE.zarr OUT.json [--device cpu]
 
 Checks, each with its time: the probe against torch; a run on LocalCUDACluster workers, whose labels
 must be the same twice; the same run while another process holds nearly all of the card's memory
 for a while (the run must back off, hold little meanwhile, and end with the same labels); tiles that
 can never fit, by the plan and by a card that stays full (both must be told with the figures); the
-device named by index and by UUID. Prints JSON and writes it to OUT.json.
+device named by index and by UUID. Prints JSON and writes it to OUT.json. ``--device cpu`` is for a
+look at whether it runs: what needs a card is an error then.
 """
 
 from __future__ import annotations
@@ -24,17 +25,24 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import unpacked  # noqa: F401 - before cytopave
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 GIB = 2**30
+DEVICE = "cuda"
+BOUND = 150.0
+"""Seconds that a tenant stays at most, and waits for a plan: whatever fails, the rest goes on."""
 
 
-def main(image: str, out: str) -> None:
+def main(image: str, out: str, *options: str) -> None:
     """Run all checks."""
+    global DEVICE
+    if options:
+        _, DEVICE = options
     found: dict[str, Any] = {"when": time.strftime("%Y-%m-%d %H:%M:%S")}
-    found["versions"] = elsewhere(versions)
-    for check in (probe, runs, shared_card, never_fits, named_devices):
+    for check in (versions, probe, runs, shared_card, never_fits, named_devices):
         since = time.perf_counter()
         try:
             found[check.__name__] = check(image)
@@ -51,8 +59,12 @@ def elsewhere(function: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return pool.submit(function).result()
 
 
-def versions() -> dict[str, str]:
+def versions(_: str) -> dict[str, Any]:
     """Of everything whose version matters to the figures."""
+    return elsewhere(_versions)
+
+
+def _versions() -> dict[str, Any]:
     import importlib.metadata as metadata
 
     import torch
@@ -92,13 +104,16 @@ def shared_card(image: str) -> dict[str, Any]:
     holding, release = context.Event(), context.Event()
     # The plan is made for the card when it is free; only then does the other tenant grow.
     plans = str(Path(image).parent / ".cytopave" / "*" / "plans" / "*.json")
-    tenant = context.Process(target=hold_card, args=(plans, holding, release))
+    tenant = context.Process(target=hold_card, args=(plans, holding, release), daemon=True)
     tenant.start()
     low: list[float] = []
     watcher = threading.Thread(target=watch, args=(holding, release, low), daemon=True)
     watcher.start()
-    result = segment(image, "shared", gpu_memory_gb=16)
-    tenant.join()
+    try:
+        result = segment(image, "shared", gpu_memory_gb=16)
+    finally:
+        release.set()
+        tenant.join()
     undisturbed = segment(image, "undisturbed", gpu_memory_gb=16)
     assert result["labels"] == undisturbed["labels"]
     return {"shared": result, "undisturbed_s": undisturbed["seconds"], "ours_gib": low}
@@ -117,7 +132,7 @@ def never_fits(image: str) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     holding, release = context.Event(), context.Event()
     plans = str(Path(image).parent / ".cytopave" / "*" / "plans" / "*.json")
-    tenant = context.Process(target=hold_card, args=(plans, holding, release))
+    tenant = context.Process(target=hold_card, args=(plans, holding, release), daemon=True)
     tenant.start()
     try:
         segment(image, "full", gpu_memory_gb=16)
@@ -135,12 +150,15 @@ def hold_card(plans: str, holding: Any, release: Any) -> None:
     import torch
 
     torch.zeros(1, device="cuda")
+    over = time.monotonic() + BOUND
     while not glob.glob(plans):
+        if time.monotonic() > over or release.is_set():
+            return
         time.sleep(0.01)
     free, _ = torch.cuda.mem_get_info()
     block = torch.empty(free - GIB // 4, dtype=torch.uint8, device="cuda")
     holding.set()
-    release.wait(150)
+    release.wait(BOUND)
     del block
 
 
@@ -168,12 +186,17 @@ def named_devices(_: str) -> dict[str, Any]:
         for i in range(pynvml.nvmlDeviceGetCount())
     ]
     script = (
-        "import torch; from cytopave.engine.gpu.vram import probe_gpu;"
+        "import unpacked, torch; from cytopave.engine.gpu.vram import probe_gpu;"
         "print(probe_gpu().uuid, 'GPU-' + str(torch.cuda.get_device_properties(0).uuid))"
     )
     seen = {}
     for grant in [*map(str, range(len(uuids))), *uuids, ",".join(reversed(uuids))]:
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": grant}
+        places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": grant,
+            "PYTHONPATH": os.pathsep.join(filter(None, places)),
+        }
         done = subprocess.run(
             [sys.executable, "-c", script],
             env=environment,
@@ -200,7 +223,7 @@ def segment(image: str, name: str, **options: Any) -> dict[str, Any]:
     report = segment_image(
         image,
         name=name,
-        segmenter=Cellpose(model="nuclei-tiny", device="cuda", batch_size=64),
+        segmenter=Cellpose(model="nuclei-tiny", device=DEVICE, batch_size=64),
         tiling=Tiling(tile=(1024, 1024), halo=64),
         overwrite=True,
         **options,
