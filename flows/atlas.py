@@ -38,8 +38,6 @@ def _run_name() -> str:
     name="preprocess-atlas",
     flow_run_name=_run_name,
     task_runner=make_runner(library="cupy"),
-    persist_result=False,
-    validate_parameters=True,
 )
 def preprocess_atlas(
     store: str,

@@ -15,7 +15,7 @@ from cytopave.engine.convert.report import ConvertReport, convert_report, failed
 from cytopave.tasks.convert import convert_at_once, convert_by_parts
 from cytopave.tasks.embedded import embedded_flow, untagged
 from cytopave.tasks.progress import progress
-from cytopave.tasks.runner import check_no_default_client, make_runner
+from cytopave.tasks.runner import check_no_default_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,13 +29,7 @@ def _run_name() -> str:
     return f"{Path(str(sources[0])).name}{more}"
 
 
-@embedded_flow(
-    name="convert-images",
-    flow_run_name=_run_name,
-    task_runner=make_runner(),
-    persist_result=False,
-    validate_parameters=True,
-)
+@embedded_flow(name="convert-images", flow_run_name=_run_name)
 def convert_images(
     sources: list[str],
     *,

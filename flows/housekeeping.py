@@ -53,7 +53,7 @@ class Cleaning(BaseModel):
     found: list[Cleaned]
 
 
-@embedded_flow(name="clean-scratch", persist_result=False)
+@embedded_flow(name="clean-scratch")
 def clean_scratch(
     folders: list[str],
     *,

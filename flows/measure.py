@@ -18,7 +18,7 @@ from cytopave.engine.tables.report import TableReport
 from cytopave.engine.tables.stages import report_table
 from cytopave.tasks.embedded import embedded_flow, untagged
 from cytopave.tasks.measure import measure_objects, publish_table
-from cytopave.tasks.runner import check_no_default_client, make_runner
+from cytopave.tasks.runner import check_no_default_client
 
 if TYPE_CHECKING:
     from cytopave.engine.tables.measurement import Measurement
@@ -29,13 +29,7 @@ def _run_name() -> str:
     return f"{Path(str(parameters['image'])).name}, {Path(str(parameters['labels'])).name}"
 
 
-@embedded_flow(
-    name="measure-cells",
-    flow_run_name=_run_name,
-    task_runner=make_runner(),
-    persist_result=False,
-    validate_parameters=True,
-)
+@embedded_flow(name="measure-cells", flow_run_name=_run_name)
 def measure_cells(
     image: str,
     *,

@@ -30,7 +30,7 @@ from cytopave.tasks.probe import check_gpu, worker_budget
 from cytopave.tasks.progress import progress
 from cytopave.tasks.report import tag_run
 from cytopave.tasks.retry import retrying
-from cytopave.tasks.runner import check_no_default_client, make_runner, slots
+from cytopave.tasks.runner import check_no_default_client, slots
 from cytopave.tasks.window import run_window
 
 if TYPE_CHECKING:
@@ -46,13 +46,7 @@ def _run_name() -> str:
     return f"{Path(str(parameters['plate'])).name} -> {parameters['name']}"
 
 
-@embedded_flow(
-    name="segment-plate",
-    flow_run_name=_run_name,
-    task_runner=make_runner(),
-    persist_result=False,
-    validate_parameters=True,
-)
+@embedded_flow(name="segment-plate", flow_run_name=_run_name)
 def segment_plate(
     plate: str,
     *,

@@ -16,7 +16,7 @@ from cytopave.engine.scratch.tenancy import claimed, occupied
 from cytopave.engine.settings import load_settings
 from cytopave.tasks.embedded import embedded_flow, untagged
 from cytopave.tasks.refine import refine_blocks
-from cytopave.tasks.runner import check_no_default_client, make_runner
+from cytopave.tasks.runner import check_no_default_client
 
 
 def _run_name() -> str:
@@ -25,13 +25,7 @@ def _run_name() -> str:
     return f"{Path(str(parameters['image'])).name}, {Path(str(labels)).name}"
 
 
-@embedded_flow(
-    name="refine-labels",
-    flow_run_name=_run_name,
-    task_runner=make_runner(),
-    persist_result=False,
-    validate_parameters=True,
-)
+@embedded_flow(name="refine-labels", flow_run_name=_run_name)
 def refine_labels(
     image: str,
     *,

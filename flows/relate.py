@@ -17,7 +17,7 @@ from cytopave.engine.settings import load_settings
 from cytopave.engine.tables.export import check_exports
 from cytopave.tasks.embedded import embedded_flow, untagged
 from cytopave.tasks.relate import relate_objects
-from cytopave.tasks.runner import check_no_default_client, make_runner
+from cytopave.tasks.runner import check_no_default_client
 
 
 def _run_name() -> str:
@@ -26,13 +26,7 @@ def _run_name() -> str:
     return f"{Path(str(parameters['image'])).name}, {child} in {parent}"
 
 
-@embedded_flow(
-    name="relate-labels",
-    flow_run_name=_run_name,
-    task_runner=make_runner(),
-    persist_result=False,
-    validate_parameters=True,
-)
+@embedded_flow(name="relate-labels", flow_run_name=_run_name)
 def relate_labels(
     image: str,
     *,

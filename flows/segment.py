@@ -44,7 +44,7 @@ from cytopave.tasks.probe import check_gpu, worker_budget
 from cytopave.tasks.progress import progress
 from cytopave.tasks.publish import count_seams, publish_labels
 from cytopave.tasks.report import show_failures, show_plan, show_report, tag_run
-from cytopave.tasks.runner import check_no_default_client, make_runner, neighbours, slots
+from cytopave.tasks.runner import check_no_default_client, neighbours, slots
 from cytopave.tasks.segment import segment_task
 from cytopave.tasks.stages import Clock
 from cytopave.tasks.window import run_all, run_window
@@ -61,13 +61,7 @@ def _run_name() -> str:
     return f"{Path(str(parameters['image'])).name} -> {parameters['name']}"
 
 
-@embedded_flow(
-    name="segment-image",
-    flow_run_name=_run_name,
-    task_runner=make_runner(),
-    persist_result=False,
-    validate_parameters=True,
-)
+@embedded_flow(name="segment-image", flow_run_name=_run_name)
 def segment_image(
     image: str,
     *,

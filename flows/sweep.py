@@ -60,7 +60,7 @@ def _run_name() -> str:
     return f"{url.rstrip('/').rpartition('/')[2]} -> {flow_run.parameters['name']}"
 
 
-@embedded_flow(name="sweep-images", flow_run_name=_run_name, persist_result=False)
+@embedded_flow(name="sweep-images", flow_run_name=_run_name)
 def sweep_images(
     folder: str | ImageStore,
     *,

@@ -17,7 +17,7 @@ from cytopave.blocks.cluster import names_saved, resolve_cluster
 from cytopave.blocks.results import check_results
 from cytopave.blocks.saved import may_be_saved
 from cytopave.engine.settings import load_settings
-from cytopave.tasks.runner import embedded_api
+from cytopave.tasks.runner import embedded_api, make_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,5 +85,10 @@ def untagged() -> TagsContext:
 
 
 def embedded_flow[**P, R](**options: Any) -> Callable[[Callable[P, R]], Flow[P, R]]:
-    """The decorator ``prefect.flow(**options)`` for an `EmbeddedFlow`."""
-    return lambda function: EmbeddedFlow(function, **options)
+    """The decorator ``prefect.flow(**options)`` for an `EmbeddedFlow`.
+
+    Unless the options say otherwise, its tasks run where its parameters say, and Prefect does not
+    keep its result: what counts is on disk, and tasks keep theirs.
+    """
+    usual: dict[str, Any] = {"task_runner": make_runner(), "persist_result": False}
+    return lambda function: EmbeddedFlow(function, **usual | options)

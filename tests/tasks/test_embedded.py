@@ -6,7 +6,7 @@ from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_se
 from cytopave.tasks.embedded import embedded_flow
 
 
-@embedded_flow(name="frequency", persist_result=False)
+@embedded_flow(name="frequency")
 def frequency() -> int | None:
     """Seconds between the heartbeats of this run, if it has any."""
     return get_current_settings().flows.heartbeat_frequency
