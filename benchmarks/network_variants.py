@@ -25,7 +25,6 @@ import numpy as np
 import oracle
 import torch
 
-from cytopave.engine.cellpose_fast import fused
 from cytopave.engine.cellpose_fast.fused import FusedBlock, FusedBlocks
 from cytopave.engine.cellpose_fast.network import Network
 from cytopave.engine.segmenters import cellpose_weights
@@ -96,17 +95,20 @@ def eight_bits(net: Any) -> None:
         block.attn.qkv, block.attn.proj = Eight(block.attn.qkv), Eight(block.attn.proj)
 
 
-def _add_in_eight_bits(
-    block: Any, total: torch.Tensor, key: torch.Tensor, owed: torch.Tensor
-) -> None:
+def _add_in_eight_bits(block: Any, total: Any, key: torch.Tensor, owed: torch.Tensor) -> None:
     """As `FusedBlock.add_to`; a product in 8 bits cannot add to a sum, and has its bias in it."""
-    seen = block._attend(fused._normal(total, block.norm1, owed[0]), key)
+    seen = block._attend(total.normal(block.norm1, owed[0]), key)
     if isinstance(block.attn.proj, Eight):
-        total += block.attn.proj(seen) - block.attn.proj.bias
+        total._pending = block.attn.proj(seen) - block.attn.proj.bias
     else:
-        fused._add(total, seen, block.attn.proj.weight)
-    hidden = block.mlp.act(block.mlp.lin1(fused._normal(total, block.norm2, owed[1])))
-    total += block.mlp.lin2(hidden) - block.mlp.lin2.bias
+        total.add(seen, block.attn.proj.weight)
+    hidden = block.mlp.act(block.mlp.lin1(total.normal(block.norm2, owed[1])))
+    total._pending = block.mlp.lin2(hidden) - block.mlp.lin2.bias
+
+
+def not_in_place(net: Any) -> None:
+    """The sum is added to where it is normalised, as where PyTorch is older than 2.10."""
+    net.encoder.blocks[0].in_place = False
 
 
 def nothing(net: Any) -> None:
@@ -116,6 +118,7 @@ def nothing(net: Any) -> None:
 VARIANTS: dict[str, tuple[Callable[[Any], None], bool, str | None]] = {
     "folded": (nothing, False, None),
     "fused": (nothing, True, None),
+    "fused, not in place": (not_in_place, True, None),
     "fused, gelu apart": (gelu_apart, True, None),
     "fused, mlp in 8 bits": (eight_bit_mlp, True, None),
     "fused, all in 8 bits": (eight_bits, True, None),

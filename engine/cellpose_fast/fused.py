@@ -6,12 +6,13 @@ join queries and keys, to add, to normalise. On a GPU that costs more than the p
 * one kernel reads queries and keys where the product has left them and writes them as the folded
   attention takes them (`attention`), with the relative positions multiplied in passing; the rest
   of the keys, which says where they are, is written once for all blocks;
-* the products add to the running sum of all blocks in place, and in float32 where PyTorch can;
-* what a block's biases add to that sum is a constant: it is added where the sum is normalised;
+* the sum of all blocks is kept in float32: products add to it in place where PyTorch can do that,
+  else the kernel that normalises it does;
+* what the blocks' biases add to it is a constant, which that kernel knows;
 * in 16 bits, GELU is part of the product before it, as its tanh form, which differs from the other
   by less than 16 bits resolve.
 
-The weights stay the blocks' own. In 16 bits a block rounds its running sum twice; here, not at all.
+The weights stay the blocks' own. In 16 bits a block rounds its sum twice, and here it never is.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def _widen(
 @triton.jit
 def _normalise(
     total,
+    added,
     owed,
     weight,
     shift,
@@ -79,16 +81,17 @@ def _normalise(
     width,
     epsilon,
     BLOCK: tl.constexpr,
-    SETTLE: tl.constexpr,
+    ADDS: tl.constexpr,
 ):
-    """Of one token: the sum with what it is owed, normalised; kept with it where it SETTLEs."""
+    """Of one token: its sum, to which something may have to be added, and what that is owed."""
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     mine = at < width
-    x = tl.load(total + token * width + at, mine, 0.0).to(tl.float32)
+    x = tl.load(total + token * width + at, mine, 0.0)
+    if ADDS:
+        x += tl.load(added + token * width + at, mine, 0.0).to(tl.float32)
+        tl.store(total + token * width + at, x, mine)
     x += tl.load(owed + at, mine, 0.0)
-    if SETTLE:
-        tl.store(total + token * width + at, x.to(total.dtype.element_ty), mine)
     away = tl.where(mine, x - tl.sum(x, 0) / width, 0.0)
     spread = tl.sqrt(tl.sum(away * away, 0) / width + epsilon)
     y = away / spread * tl.load(weight + at, mine, 0.0).to(tl.float32)
@@ -105,16 +108,18 @@ class FusedBlock(torch.nn.Module):  # type: ignore[misc]
         self.attn: FoldedAttention = block.attn
         self.mlp = block.mlp
 
-    def add_to(self, total: torch.Tensor, key: torch.Tensor, owed: torch.Tensor) -> None:
-        """Add everything but the biases, in place.
+    def add_to(self, total: Sum, key: torch.Tensor, owed: torch.Tensor) -> None:
+        """Add everything but the biases.
 
         Args:
-            total: The sum, ``(tokens, width)``.
+            total: The sum.
             key: Room for the keys, ``(batch, side^2, heads, wide)``; their places are in it.
             owed: What the sum lacks before each of the two norms, ``(2, width)``.
         """
-        _add(total, self._attend(_normal(total, self.norm1, owed[0]), key), self.attn.proj.weight)
-        _add(total, self._hidden(_normal(total, self.norm2, owed[1])), self.mlp.lin2.weight)
+        seen = self._attend(total.normal(self.norm1, owed[0]), key)
+        total.add(seen, self.attn.proj.weight)
+        hidden = self._hidden(total.normal(self.norm2, owed[1]))
+        total.add(hidden, self.mlp.lin2.weight)
 
     def _attend(self, tokens: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         own = self.attn
@@ -142,52 +147,74 @@ class FusedBlock(torch.nn.Module):  # type: ignore[misc]
 class FusedBlocks(torch.nn.Module):  # type: ignore[misc]
     """Takes the place of all blocks of an encoder, in inference."""
 
-    def __init__(self, blocks: Iterable[Any], *, sums: torch.dtype) -> None:
+    def __init__(self, blocks: Iterable[Any], *, in_place: bool) -> None:
         """Fuse them.
 
         Args:
             blocks: Their attention is folded.
-            sums: What the running sum is kept in.
+            in_place: Whether products add to their sum in place.
         """
         super().__init__()
         self.blocks = torch.nn.ModuleList(FusedBlock(block) for block in blocks)
-        self.sums = sums
+        self.in_place = in_place
         biases = [b for block in self.blocks for b in (block.attn.proj.bias, block.mlp.lin2.bias)]
-        owed = torch.stack([torch.zeros_like(biases[0]), *biases]).detach().float()
-        if sums == torch.float32:  # else every norm settles what was owed
-            owed = owed.cumsum(0)
+        owed = torch.stack([torch.zeros_like(biases[0]), *biases]).detach().float().cumsum(0)
         self.register_buffer("owed", owed, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """All blocks: ``(batch, side, side, width)`` to the same shape."""
         first: FoldedAttention = self.blocks[0].attn
         batch, side = len(x), first.side
-        total = x.reshape(-1, x.shape[-1]).to(self.sums, copy=True)
-        width = total.shape[1] // first.heads
+        total = Sum(x.reshape(-1, x.shape[-1]), in_place=self.in_place)
+        width = x.shape[-1] // first.heads
         key = x.new_empty((batch, side * side, first.heads, width + 2 * side))
         key[..., width:] = first.places[:, None]
         for number, block in enumerate(self.blocks):
             block.add_to(total, key, self.owed[2 * number : 2 * number + 2])
-        return (total + self.owed[-1]).to(x.dtype).reshape(x.shape)
+        return total.value(self.owed[-1]).to(x.dtype).reshape(x.shape)
 
 
-def _normal(total: torch.Tensor, norm: Any, owed: torch.Tensor) -> torch.Tensor:
-    normal = torch.empty_like(total, dtype=norm.weight.dtype)
-    _normalise[(len(total),)](
-        total,
-        owed,
-        norm.weight,
-        norm.bias,
-        normal,
-        total.shape[1],
-        norm.eps,
-        BLOCK=triton.next_power_of_2(total.shape[1]),
-        SETTLE=total.dtype != torch.float32,
-    )
-    return normal
+class Sum:
+    """The tokens, to which all blocks add, in float32: ``(tokens, width)``."""
+
+    def __init__(self, tokens: torch.Tensor, *, in_place: bool) -> None:
+        self._total = tokens.to(torch.float32, copy=True)
+        self._in_place = in_place
+        self._pending: torch.Tensor | None = None
+
+    def add(self, x: torch.Tensor, weight: torch.Tensor) -> None:
+        """Add ``x @ weight.T``: at once, or when the sum is looked at next."""
+        if self._in_place:
+            add_product(self._total, x, weight)
+        else:
+            self._pending = x @ weight.t()
+
+    def normal(self, norm: Any, owed: torch.Tensor) -> torch.Tensor:
+        """The sum and what it is owed, normalised, in the norm's own type."""
+        total, pending = self._total, self._pending
+        normal = torch.empty_like(total, dtype=norm.weight.dtype)
+        _normalise[(len(total),)](
+            total,
+            total if pending is None else pending,
+            owed,
+            norm.weight,
+            norm.bias,
+            normal,
+            total.shape[1],
+            norm.eps,
+            BLOCK=triton.next_power_of_2(total.shape[1]),
+            ADDS=pending is not None,
+        )
+        self._pending = None
+        return normal
+
+    def value(self, owed: torch.Tensor) -> torch.Tensor:
+        """The sum and what it is owed."""
+        total = self._total if self._pending is None else self._total + self._pending
+        return total + owed
 
 
-def _add(total: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
+def add_product(total: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
     """Add ``x @ weight.T`` in place."""
     if total.dtype == x.dtype:
         total.addmm_(x, weight.t())
@@ -207,12 +234,12 @@ def fuse(net: Any) -> bool:
     width = layer.qkv.out_features // 3 // layer.heads
     if any(n < 16 or n & (n - 1) for n in (width, layer.side)):
         return False
-    sums = torch.float32 if _sums_wide(layer.qkv.weight) else layer.qkv.weight.dtype
-    net.encoder.blocks = torch.nn.ModuleList([FusedBlocks(blocks, sums=sums)])
+    fused = FusedBlocks(blocks, in_place=_adds_in_place(layer.qkv.weight))
+    net.encoder.blocks = torch.nn.ModuleList([fused])
     return True
 
 
-def _sums_wide(weight: torch.Tensor) -> bool:
+def _adds_in_place(weight: torch.Tensor) -> bool:
     """Whether products of such weights add to a float32 sum in place: found out by a small one.
 
     PyTorch has a product with another type of output since 2.8, on CUDA alone; that adds rightly
@@ -223,7 +250,7 @@ def _sums_wide(weight: torch.Tensor) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _add(total, one, one)
+            add_product(total, one, one)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError):  # NotImplementedError is the former
