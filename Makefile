@@ -23,6 +23,7 @@ $(UV):
 	$(UV) pip sync --quiet --compile-bytecode --python .venv --require-hashes $(DEV)
 	rm -rf build  # links of modules that are gone
 	$(UV) pip install --quiet --python .venv --no-deps -e .
+	.venv/bin/python -m compileall -q build  # else each process compiles, where Python must not write
 	touch $@
 
 demo: install

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import dask.array as da
 import distributed
 import numpy as np
 from prefect_dask.utils import get_dask_client
@@ -255,6 +254,8 @@ def _lazy(
     path: str, read: Callable[..., Any], numbers: Any, lengths: Sequence[int], width: int
 ) -> Any:
     """Blocks of rows as a Dask array; each is read where it is needed."""
+    import dask.array as da  # a second that other flows need not wait for
+
     numbers = list(numbers)
     plan = AtlasPlan.load(path)
     empty = np.empty((0, 0), np.float32)
