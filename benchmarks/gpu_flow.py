@@ -12,6 +12,7 @@ look at whether it runs: what needs a card is an error then.
 
 from __future__ import annotations
 
+import argparse
 import glob
 import hashlib
 import json
@@ -22,13 +23,14 @@ import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import unpacked  # noqa: F401 - before cytopave
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 GIB = 2**30
 DEVICE = "cuda"
@@ -36,21 +38,25 @@ BOUND = 150.0
 """Seconds that a tenant stays at most, and waits for a plan: whatever fails, the rest goes on."""
 
 
-def main(image: str, out: str, *options: str) -> None:
+def main() -> None:
     """Run all checks."""
     global DEVICE
-    if options:
-        _, DEVICE = options
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("image")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default=DEVICE)
+    options = parser.parse_args()
+    DEVICE = options.device
     found: dict[str, Any] = {"when": time.strftime("%Y-%m-%d %H:%M:%S")}
     for check in (versions, probe, runs, shared_card, never_fits, named_devices):
         since = time.perf_counter()
         try:
-            found[check.__name__] = check(image)
+            found[check.__name__] = check(options.image)
         except Exception as error:  # noqa: BLE001 - the next check may still tell something
             found[check.__name__] = {"error": f"{type(error).__name__}: {error}"}
         found[check.__name__]["wall_s"] = round(time.perf_counter() - since, 1)
         print(check.__name__, json.dumps(found[check.__name__], indent=1), flush=True)
-        Path(out).write_text(json.dumps(found, indent=1))
+        options.out.write_text(json.dumps(found, indent=1))
 
 
 def elsewhere(function: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -100,20 +106,10 @@ def runs(image: str) -> dict[str, Any]:
 def shared_card(image: str) -> dict[str, Any]:
     """Another process holds the card's memory for the first part of the run."""
     os.environ["CYTOPAVE_BACKOFF_SECONDS"] = "5"
-    context = multiprocessing.get_context("spawn")
-    holding, release = context.Event(), context.Event()
-    # The plan is made for the card when it is free; only then does the other tenant grow.
-    plans = str(Path(image).parent / ".cytopave" / "*" / "plans" / "*.json")
-    tenant = context.Process(target=hold_card, args=(plans, holding, release), daemon=True)
-    tenant.start()
     low: list[float] = []
-    watcher = threading.Thread(target=watch, args=(holding, release, low), daemon=True)
-    watcher.start()
-    try:
+    with tenant(image) as (holding, release):
+        threading.Thread(target=watch, args=(holding, release, low), daemon=True).start()
         result = segment(image, "shared", gpu_memory_gb=16)
-    finally:
-        release.set()
-        tenant.join()
     undisturbed = segment(image, "undisturbed", gpu_memory_gb=16)
     assert result["labels"] == undisturbed["labels"]
     return {"shared": result, "undisturbed_s": undisturbed["seconds"], "ours_gib": low}
@@ -129,20 +125,29 @@ def never_fits(image: str) -> dict[str, Any]:
     except CytopaveError as error:
         found["planned"] = str(error)
     os.environ["CYTOPAVE_BACKOFF_SECONDS"], os.environ["CYTOPAVE_RETRIES"] = "2", "1"
-    context = multiprocessing.get_context("spawn")
-    holding, release = context.Event(), context.Event()
-    plans = str(Path(image).parent / ".cytopave" / "*" / "plans" / "*.json")
-    tenant = context.Process(target=hold_card, args=(plans, holding, release), daemon=True)
-    tenant.start()
     try:
-        segment(image, "full", gpu_memory_gb=16)
+        with tenant(image):
+            segment(image, "full", gpu_memory_gb=16)
     except CytopaveError as error:
         found["full"] = str(error)
-    finally:
-        release.set()
-        tenant.join()
     assert all("GiB" in found[name] for name in ("planned", "full")), found
     return found
+
+
+@contextmanager
+def tenant(image: str) -> Iterator[tuple[Any, Any]]:
+    """Another process that takes the card; gives its events `holding` and `release`."""
+    context = multiprocessing.get_context("spawn")
+    holding, release = context.Event(), context.Event()
+    # The plan is made for the card when it is free; only then does the other tenant grow.
+    plans = str(Path(image).parent / ".cytopave" / "*" / "plans" / "*.json")
+    process = context.Process(target=hold_card, args=(plans, holding, release), daemon=True)
+    process.start()
+    try:
+        yield holding, release
+    finally:
+        release.set()
+        process.join()
 
 
 def hold_card(plans: str, holding: Any, release: Any) -> None:
@@ -238,4 +243,4 @@ def segment(image: str, name: str, **options: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
