@@ -117,8 +117,7 @@ def segment_plate(
         check_gpu(draft.segmenter, spec)
         held.enter_context(gpu_hosts(spec, draft.segmenter, assumed_gb=assumed))
         budget, _ = worker_budget(draft.segmenter, spec, assumed_gb=assumed)
-        placed = segmenter.placed_on(gpu=budget.on_gpu)
-        request |= {"segmenter": placed, "budget": budget, "workers": 1}
+        request |= {"budget": budget, "workers": 1}
         results = _segment(found, request)
     report = PlateReport(
         plate=found.url,

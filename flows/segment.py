@@ -183,9 +183,7 @@ def _plan(
     # What was found out about the whole image need not be found out again.
     request = request | draft.settled
     there = slots()
-    segmenter = request["segmenter"]
-    budget, gpus = worker_budget(segmenter, cluster, assumed_gb=assumed_gb)
-    request["segmenter"] = segmenter.placed_on(gpu=budget.on_gpu)
+    budget, gpus = worker_budget(request["segmenter"], cluster, assumed_gb=assumed_gb)
     return plan_tiles(image, budget=budget, workers=there, request=request), gpus
 
 

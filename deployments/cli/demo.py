@@ -43,8 +43,6 @@ def demo(*, out: str = "demo", workers: Whole = 2, common: Common = Common()) ->
         name=NAME,
         segmenter="cellpose",
         model="nuclei-tiny",
-        # CPUs without instructions for 16 bits take sixty times as long with them.
-        set=("use_bfloat16=false",),
         tile=str(TILE),
         halo=str(HALO),
         overwrite=True,

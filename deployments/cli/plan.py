@@ -65,7 +65,6 @@ def _final_plan(image: str, request: Request, *, verbose: bool) -> tuple[Plan, i
         assumed_gb=request.gpu_memory_gb or settings.gpu_memory_gb,
     )
     parameters |= draft.settled
-    parameters["segmenter"] = segmenter.placed_on(gpu=budget.on_gpu)
     made = make_plan(
         image, budget=budget, workers=workers, batch_seconds=settings.batch_seconds, **parameters
     )

@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Budget:
-    """Memory that one worker may give to a tile, in bytes, and where that figure comes from."""
+    """Memory that one worker may give to a tile, and where that figure comes from.
+
+    Attributes:
+        size: In bytes.
+        source: What messages say of it.
+        on_gpu: Whether it is a GPU's; None before any worker was seen.
+    """
 
     size: int
     source: str
-    on_gpu: bool
+    on_gpu: bool | None
 
 
 class Room(NamedTuple):
@@ -43,7 +49,7 @@ class Room(NamedTuple):
     threads: int = 1
 
 
-UNKNOWN = Budget(sys.maxsize, "the memory of workers that are not there yet", on_gpu=False)
+UNKNOWN = Budget(sys.maxsize, "the memory of workers that are not there yet", on_gpu=None)
 """For drafts: nothing is refused for want of memory that nobody has seen."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,8 @@ def make_plan(
     source = open_image(image, level=level, axes=axes)
     chosen = source.channel_indices(channels)
     foreground = mask.resolve(source, channels=chosen) if mask else None
-    resolved = segmenter.resolve(source, channels=chosen)
+    placed = segmenter if budget.on_gpu is None else segmenter.placed_on(gpu=budget.on_gpu)
+    resolved = placed.resolve(source, channels=chosen)
     grids = plan_grids(source, tiling, resolved, budget, n_channels=max(1, len(chosen)))
     folder = scratch_root(label_store(source, output), scratch)
     content = source.fingerprint()
@@ -70,8 +72,7 @@ def make_plan(
         "segmenter": resolved,
         "foreground": foreground.digest() if foreground else None,
     }
-    digests = [tile_digest(content, grid=grid, **facts) for grid in grids]
-    grid, digest = _furthest(list(zip(grids, digests, strict=True)), folder)
+    grid, digest = _furthest([(g, tile_digest(content, grid=g, **facts)) for g in grids], folder)
     target = label_target(
         source, name=name, output=output, overwrite=overwrite, tile=grid.tile, digest=digest
     )
@@ -90,7 +91,9 @@ def make_plan(
         segmenter=resolved,
         merge=merge,
         target=target,
-        batch=_batch(grid, resolved, seconds=batch_seconds, workers=workers, gpu=budget.on_gpu),
+        batch=_batch(
+            grid, resolved, seconds=batch_seconds, workers=workers, gpu=bool(budget.on_gpu)
+        ),
         in_flight=in_flight,
         memory=Memory(need=need, budget=budget.size, source=budget.source),
         root=folder / digest[:16],
@@ -128,7 +131,7 @@ def draft_plan(
     Raises:
         UserError: The image, the request, the segmenter or the output is not usable.
     """
-    budget = UNKNOWN if workers is None else host_budget(workers)
+    budget = UNKNOWN if workers is None else replace(host_budget(workers), on_gpu=None)
     return make_plan(
         image, budget=budget, workers=workers or 1, batch_seconds=batch_seconds, **request
     )

@@ -75,7 +75,7 @@ class Cellpose(CellposeParameters):
             "sha256": network.sha256,
             "network": network,
             "anisotropy": self.anisotropy or (anisotropy(image) if self.do_3D else 1.0),
-            "use_bfloat16": self.use_bfloat16 and network.generation == 4,
+            "use_bfloat16": self.use_bfloat16 if network.generation == 4 else False,
             "path": placed.resolved_path(self.path, network),
         }
         resolved = self.model_copy(update=filled)
@@ -184,7 +184,7 @@ class Cellpose(CellposeParameters):
             path,
             network,
             device=self.device,
-            bfloat16=self.use_bfloat16,
+            bfloat16=self.in_bfloat16,
             batch=self.patch_batch,
             compiled=self.compile_network and self.uses_gpu,
             volume=self.do_3D,
@@ -215,13 +215,13 @@ class Cellpose(CellposeParameters):
         return names
 
     def _network_key(self) -> tuple[Any, ...]:
-        return (self.sha256, self.device, self.use_bfloat16, self.compile_network, self.do_3D)
+        return (self.sha256, self.device, self.in_bfloat16, self.compile_network, self.do_3D)
 
     def _build(self) -> Built:
         from cytopave.engine.segmenters.cellpose_adapter import build
 
         path, network = self._weights()
-        return build(path, network, device=self.device, bfloat16=self.use_bfloat16)
+        return build(path, network, device=self.device, bfloat16=self.in_bfloat16)
 
     def release(self) -> None:
         """Drop the network that this process keeps; the next tile builds it again."""
@@ -283,10 +283,18 @@ class Cellpose(CellposeParameters):
         return self.device == "cuda"
 
     def placed_on(self, *, gpu: bool) -> Self:
-        """The same without the choice of 'auto': no worker falls back to its CPU silently."""
-        if self.device != "auto":
-            return self
-        return self.model_copy(update={"device": "cuda" if gpu else "cpu"})
+        """The same without the choices that follow from the device.
+
+        No worker falls back to its CPU silently, and all of a run's compute in as many bits.
+        """
+        device = ("cuda" if gpu else "cpu") if self.device == "auto" else self.device
+        placed = self.model_copy(update={"device": device})
+        return placed.model_copy(update={"use_bfloat16": placed.in_bfloat16})
+
+    @property
+    def in_bfloat16(self) -> bool:
+        """Whether it computes in 16 bits: as asked, else on GPUs (docs/methods.md says why)."""
+        return self.uses_gpu if self.use_bfloat16 is None else self.use_bfloat16
 
     def device_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
         """GPU memory of a tile in bytes: the counted tensors on the fast path.
@@ -318,7 +326,7 @@ class Cellpose(CellposeParameters):
             network=self.network,
             channels=n_channels,
             stored=itemsize,
-            itemsize=2 if self.use_bfloat16 else 4,
+            itemsize=2 if self.in_bfloat16 else 4,
             batch=self.patch_batch,
             rescale=self._rescale(self.network),
             volume=self._volume,
@@ -328,7 +336,7 @@ class Cellpose(CellposeParameters):
         """The counted tensors of the stock path; of ViT-L while the weights are not known."""
         return cellpose_footprint(
             self.network,
-            bfloat16=self.use_bfloat16,
+            bfloat16=self.in_bfloat16,
             batch_size=self.patch_batch,
             volume=self.do_3D,
             flow_check=self.flow_threshold > 0,

@@ -93,8 +93,12 @@ class CellposeParameters(SegmenterBase):
         ),
     ] = (0.0, 0.0, 0.0)
     use_bfloat16: Annotated[
-        bool, Field(description="Compute in 16 bits: half the memory. Cellpose 4 only.")
-    ] = True
+        bool | None,
+        Field(
+            description="Compute in 16 bits: half the memory. Cellpose 4 only. Empty: on GPUs, and "
+            "not on CPUs, most of which are slow at it."
+        ),
+    ] = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(

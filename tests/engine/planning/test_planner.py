@@ -59,6 +59,16 @@ def test_a_plan_survives_its_file_and_leaves_nothing_before(tmp_path: Path) -> N
     assert plan.segmenter.threshold is not None
 
 
+def test_what_follows_from_the_device_is_settled_once_workers_were_seen(tmp_path: Path) -> None:
+    """Labels in 16 and in 32 bits differ: which it is must not depend on the worker."""
+    image = _store(tmp_path / "a.zarr")
+    for on_gpu, fixed in ((True, ("cuda", True)), (False, ("cpu", False)), (None, ("auto", None))):
+        budget = Budget(64 * 2**30, "", on_gpu=on_gpu)
+        cellpose = _plan(image, segmenter=Cellpose(model="nuclei-tiny"), budget=budget).segmenter
+        assert isinstance(cellpose, Cellpose)
+        assert (cellpose.device, cellpose.use_bfloat16) == fixed
+
+
 def test_the_digest_names_what_tiles_depend_on(tmp_path: Path) -> None:
     image = _store(tmp_path / "a.zarr")
     same = [_plan(image), _plan(image, name="other"), _plan(image, merge=Merge(iou=0.7), workers=5)]

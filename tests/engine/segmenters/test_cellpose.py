@@ -366,6 +366,24 @@ def test_digest_follows_what_decides_the_labels(image_of: ImageOf) -> None:
     assert Cellpose(model="cpsam").digest() != Cellpose(model="cpsam_v2").digest()
 
 
+@pytest.mark.parametrize(
+    ("asked", "device", "gpu", "bits"),
+    [
+        (None, "auto", True, 16),
+        (None, "auto", False, 32),
+        (None, "cuda", False, 16),
+        (None, "cpu", True, 32),
+        (True, "auto", False, 16),
+        (False, "auto", True, 32),
+    ],
+)
+def test_gpus_compute_in_16_bits_and_cpus_in_32_unless_told(
+    asked: bool | None, device: str, gpu: bool, bits: int
+) -> None:
+    cellpose = Cellpose(use_bfloat16=asked, device=device)
+    assert cellpose.placed_on(gpu=gpu).use_bfloat16 is (bits == 16)
+
+
 def test_the_diameter_is_the_given_one_or_that_of_the_training(image_of: ImageOf) -> None:
     assert Cellpose().diameter_px is None
     assert plane(image_of, diameter=12.0).diameter_px == 12
