@@ -82,11 +82,19 @@ def segment_tiles(
     causes = {**exhausted, **failures}
     if exhausted:  # comes first, since it may pass
         release_gpu_memory()  # their frames, now that nothing refers to them
-        raise OutOfMemoryError("; ".join(causes.values()), causes)
+        raise OutOfMemoryError(_told_once(exhausted, failures), causes)
     if failures:
         raise TileError("; ".join(causes.values()), causes)
     batch.work.reused = len(indices) - len(tiles)
     return batch.summary()
+
+
+def _told_once(exhausted: dict[int, str], failures: dict[int, str]) -> str:
+    """The message of a batch: memory that does not suffice is told of one tile, not of each."""
+    first, *others = exhausted.values()
+    if others:
+        first += f"; the same of {len(others)} other tile{'s' * (len(others) > 1)}"
+    return "; ".join([first, *failures.values()])
 
 
 def too_late(plan: Plan, tile: int, where: str) -> str:

@@ -36,6 +36,9 @@ _ALLOCATION_FAILED = re.compile(
     r"|out_of_memory: (CUDA|RMM)"
 )
 
+# torch goes on with what is its own business of the memory, and with advice on settings.
+_ASIDE = re.compile(r"\.\s+(Of the allocated memory|If reserved but unallocated|See documentation)")
+
 _at_release: list[Callable[[], None]] = []
 
 
@@ -86,10 +89,10 @@ def attempt[T](function: Callable[[], T]) -> T:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        message = _first_line(error)
+        message = _in_short(error)
     del function  # our own frame travels with the error too, and closures hold arrays
     release_gpu_memory()
-    _log.warning("The GPU ran out of memory: %s", message)
+    _log.debug("The GPU ran out of memory: %s", message)  # whoever tries again says so
     raise OutOfMemoryError(message) from None
 
 
@@ -121,7 +124,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             pending.extend(current.exceptions)
 
 
-def _first_line(error: BaseException) -> str:
-    """What to tell people: the first line of the exception that names the shortage."""
+def _in_short(error: BaseException) -> str:
+    """What to tell people: who holds how much, of the exception that names the shortage."""
     culprit = next(e for e in _chain(error) if _names_it(e))
-    return str(culprit).strip().partition("\n")[0] or type(culprit).__name__
+    first_line = str(culprit).strip().partition("\n")[0]
+    return _ASIDE.split(first_line)[0] or type(culprit).__name__

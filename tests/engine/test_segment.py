@@ -346,6 +346,27 @@ def test_a_tile_that_never_fits_is_reported_and_the_others_are_kept(
     assert not device.held, "the wait for another attempt holds nothing"
 
 
+@pytest.mark.parametrize(("few", "told"), [((4, 6), "1 other tile"), ((2, 4, 6), "2 other tiles")])
+def test_a_card_that_is_full_is_told_of_once_and_each_tile_is_known(
+    image: Image,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: type[OnDevice],
+    few: tuple[int, ...],
+    told: str,
+) -> None:
+    monkeypatch.setattr(
+        device,
+        "room",
+        staticmethod(lambda at, place, _: at != "settle" or tile_of(place) not in few),
+    )
+    with pytest.raises(OutOfMemoryError) as caught:
+        segment_tiles(run_on(image, tmp_path / "s", device()), ALL[:8])
+    assert str(caught.value).count("Tried to allocate 2.00 GiB") == 1
+    assert str(caught.value).endswith(f"; the same of {told}")
+    assert set(caught.value.tiles) == set(few)
+
+
 def test_a_tile_that_lost_what_it_had_begun_is_begun_again_as_large_as_before(
     image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: type[OnDevice]
 ) -> None:

@@ -158,6 +158,26 @@ class TestAttempt:
         assert alive[0]() is not None
         del caught
 
+    def test_ours_says_who_holds_what_without_torchs_advice(self) -> None:
+        told = (
+            "CUDA out of memory. Tried to allocate 14.00 MiB. GPU 0 has a total capacity of 139.80 "
+            "GiB of which 13.56 MiB is free. Including non-PyTorch memory, this process has 760.00 "
+            "MiB memory in use. Process 1118 has 139.03 GiB memory in use"
+        )
+        rest = (
+            ". Of the allocated memory 56.95 MiB is allocated by PyTorch, and 17.05 MiB is "
+            "reserved by PyTorch but unallocated. If reserved memory is large try setting "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See "
+            "documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/)"
+        )
+
+        def fail() -> None:
+            raise torch.OutOfMemoryError(told + rest)
+
+        with pytest.raises(OutOfMemoryError) as caught:
+            attempt(fail)
+        assert str(caught.value) == told
+
     def test_ours_travels_between_processes(self) -> None:
         def fail() -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
