@@ -148,7 +148,7 @@ def parity(options: argparse.Namespace) -> dict[str, Any]:
     ours = Evaluator(_oracle(32))
     place = _place(Box.of(labels.shape), labels.shape)
     mine = [ours(image, place, RECIPE), Evaluator(ours.network)(image, place, RECIPE)]
-    flows = ours.flows(image, place, RECIPE)
+    flows = ours.maps(image, place, RECIPE)
     model = oracle.stock(oracle.asking(oracle.vit_l(torch.bfloat16, GPU)))
     for _ in range(2):
         since = time.perf_counter()
@@ -317,7 +317,7 @@ def _stages(net: networks.Network, side: int, *, repeats: int = 4) -> dict[str, 
 
 def _sharing(side: int) -> dict[str, float]:
     """Patches that 4 x 4 tiles ask for, alone and with neighbours' kept, per patch of the image."""
-    from cytopave.engine.cellpose_fast.patches import axis
+    from cytopave.engine.patchwise.grid import axis
 
     whole = axis(4 * side)
     asked = sum(

@@ -36,6 +36,8 @@ from cytopave.engine.segmenters.place import Place
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cytopave.engine.patchwise.evaluator import PatchNetwork
+
 GPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 RECIPE = Recipe(1.0, oracle.RANGE, 0.4, 0.0, 15, 200)
 MIB = 2**20
@@ -67,14 +69,14 @@ def vit_l() -> networks.Network:
     return networks.Network(oracle.asking(oracle.vit_l(torch.bfloat16, GPU)), batch=32)
 
 
-def tiny() -> networks.Network:
+def tiny() -> PatchNetwork:
     """The small network of this package."""
     path = cellpose_weights.find("nuclei-tiny")
     known = cellpose_weights.inspect(path)
     return cellpose_placed.build(path, known, device=GPU.type, bfloat16=True, batch=32).network
 
 
-def of_network(net: networks.Network, batches: list[int]) -> dict[str, Any]:
+def of_network(net: PatchNetwork, batches: list[int]) -> dict[str, Any]:
     """Peak of the network alone, by patch batch, in MiB beyond weights."""
     found: dict[str, Any] = {}
     for batch in batches:
@@ -84,7 +86,7 @@ def of_network(net: networks.Network, batches: list[int]) -> dict[str, Any]:
     return found
 
 
-def of_windows(net: networks.Network, sides: list[int]) -> list[dict[str, Any]]:
+def of_windows(net: PatchNetwork, sides: list[int]) -> list[dict[str, Any]]:
     """Peak of a window by side and share of foreground; network batch 1, so that it hardly counts.
 
     The cells are dense in a part of the window as large as the share asks for.
@@ -106,7 +108,7 @@ def of_windows(net: networks.Network, sides: list[int]) -> list[dict[str, Any]]:
     return rows
 
 
-def of_window(net: networks.Network, image: np.ndarray) -> dict[str, Any]:
+def of_window(net: PatchNetwork, image: np.ndarray) -> dict[str, Any]:
     """Peak of what follows the network, and of everything, in bytes a pixel of the window."""
     box = Box.of(image.shape[1:])
     place = Place("image", 0, box.shape, box, box)

@@ -44,7 +44,7 @@ def network(folder: Path, stock_batch: str, *batches: str) -> dict[str, Any]:
     import torch
 
     from cytopave.engine.cellpose_fast.network import Network
-    from cytopave.engine.cellpose_fast.patches import axis
+    from cytopave.engine.patchwise.grid import axis
 
     facts = _facts(folder)
     patches = len(axis(facts["side"]).starts) ** 2

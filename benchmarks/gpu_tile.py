@@ -29,18 +29,21 @@ import torch
 from gpu_check import GPU, RECIPE, _empty, _oracle, _stages, _wait, versions
 
 from cytopave.engine.boxes import Box
-from cytopave.engine.cellpose_fast import average, flow_error
+from cytopave.engine.cellpose_fast import flow_error
 from cytopave.engine.cellpose_fast import network as networks
-from cytopave.engine.cellpose_fast.evaluate import Begun, Evaluator, Found
+from cytopave.engine.cellpose_fast.evaluate import Evaluator
 from cytopave.engine.cellpose_fast.objects import Objects
-from cytopave.engine.cellpose_fast.patches import axis, taper
-from cytopave.engine.cellpose_fast.streams import pinned
+from cytopave.engine.patchwise import average
+from cytopave.engine.patchwise.grid import axis, taper
+from cytopave.engine.patchwise.streams import pinned
 from cytopave.engine.pipeline import Pipeline
 from cytopave.engine.segmenters.cellpose_placed import region
 from cytopave.engine.segmenters.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from cytopave.engine.patchwise.evaluator import Begun, Labelled
 
 ROWS, COLUMNS = 2, 3
 
@@ -72,6 +75,7 @@ def stages(network: networks.Network, side: int) -> dict[str, Any]:
 def kernels(network: networks.Network, side: int) -> dict[str, Any]:
     """Milliseconds of the average and of the flow check of a tile: torch's, and the kernels'."""
     from cytopave.engine.cellpose_fast import kernels as own
+    from cytopave.engine.patchwise.kernels import add_patches
 
     image = torch.from_numpy(_block(side)).to(GPU)
     flows = image[:2].float() / 5
@@ -84,7 +88,7 @@ def kernels(network: networks.Network, side: int) -> dict[str, Any]:
     weight = torch.from_numpy(taper()).to(GPU)
     found = {
         "average, torch": _ms(lambda: average._sum(maps, weight, axes, spans)),
-        "average, kernel": _ms(lambda: own.add_patches(torch.stack(maps), weight, axes, spans)),
+        "average, kernel": _ms(lambda: add_patches(torch.stack(maps), weight, axes, spans)),
         "flow check, torch": _ms(lambda: flow_error._sums(flows, objects)),
         "extents": _ms(lambda: Objects.of(pixels, objects.ids, len(objects), objects.shape)),
         "centres": _ms(objects.sources),
@@ -160,10 +164,10 @@ def _run(network: networks.Network, image: np.ndarray, side: int, *, streaming: 
     def begin(place: Place, pixels: Any) -> Begun:
         return evaluator.begin(pixels, place, RECIPE)
 
-    def settle(_: Place, begun: Begun) -> Found:
+    def settle(_: Place, begun: Begun) -> Labelled:
         return begun.settle()
 
-    def finish(_: Place, found: Found) -> str:
+    def finish(_: Place, found: Labelled) -> str:
         return hashlib.sha256(found.finish().tobytes()).hexdigest()
 
     stages = Pipeline(read=read, begin=begin, settle=settle, finish=finish)

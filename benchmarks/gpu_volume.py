@@ -15,7 +15,7 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import unpacked  # noqa: F401 - before cytopave
 
@@ -35,6 +35,9 @@ from cytopave.engine.segmenters import cellpose_placed, cellpose_weights
 from cytopave.engine.segmenters.cellpose_adapter import build
 from cytopave.engine.segmenters.cellpose_memory import Need
 from cytopave.engine.segmenters.place import Place
+
+if TYPE_CHECKING:
+    from cytopave.engine.patchwise.evaluator import PatchNetwork
 
 GPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 RANGE = ((0.0, 1.0),) * 3
@@ -133,7 +136,7 @@ def _parity(ours: Any, image: np.ndarray, labels: np.ndarray, recipe: Recipe) ->
     )
     seconds = time.perf_counter() - since
     place = _place(Box.of(image.shape), image.shape)
-    flows = ours.flows(image[None], place, recipe).cpu().numpy()
+    flows = ours.maps(image[None], place, recipe).cpu().numpy()
     return {
         "stock_s": round(seconds, 2),
         "flows_largest_difference": float(
@@ -144,7 +147,11 @@ def _parity(ours: Any, image: np.ndarray, labels: np.ndarray, recipe: Recipe) ->
 
 
 def _tiles(
-    network: Network, image: np.ndarray, whole: np.ndarray, recipe: Recipe, tile: tuple[int, ...]
+    network: PatchNetwork,
+    image: np.ndarray,
+    whole: np.ndarray,
+    recipe: Recipe,
+    tile: tuple[int, ...],
 ) -> dict[str, int]:
     """Objects that lie wholly in the windows of tiles, and how many are there voxel for voxel."""
     parts = VolumeEvaluator(network, keep_bytes=2**30)

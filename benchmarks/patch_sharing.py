@@ -18,7 +18,7 @@ import unpacked  # noqa: F401 - before cytopave
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.cellpose_fast.passes import PASSES, Volume, Window
-from cytopave.engine.cellpose_fast.patches import axis
+from cytopave.engine.patchwise.grid import axis
 from cytopave.engine.segmenters.cellpose_placed import region
 from cytopave.engine.tiling import Grid
 

@@ -16,6 +16,7 @@ from cytopave.engine.segmenters import (
     StarDist,
     Stored,
     Threshold,
+    TorchNetwork,
     Watershed,
 )
 
@@ -27,9 +28,18 @@ _KINDS: dict[str, type[SegmenterBase]] = {
     "threshold": Threshold,
     "watershed": Watershed,
     "stardist": StarDist,
+    "torch": TorchNetwork,
     "custom": Custom,
     "stored": Stored,
 }
+
+
+_FUNCTIONS = {
+    "function": "--function ",
+    "network": "--set network=",
+    "labels": "--set labels=",
+}
+"""Fields that name a function, and how they are given."""
 
 
 def build_segmenter(request: Request) -> Segmenter:
@@ -59,6 +69,11 @@ def build_segmenter(request: Request) -> Segmenter:
             )
         raw[key] = text
         _place(values, key, _parsed(text))
+    if kind == "torch" and not {"network", "labels"} <= values.keys():
+        raise SegmenterError(
+            "the segmenter 'torch' needs two functions: --set network=package.module:build and "
+            "--set labels=package.module:name"
+        )
     return _validated(kind, values, raw)
 
 
@@ -113,9 +128,9 @@ def _validated(kind: str, values: dict[str, Any], raw: dict[str, str]) -> Segmen
             return _validated(kind, {**values, **texts}, {})
         first = problems[0]
         field = ".".join(str(part) for part in first["loc"][1:]) or "the options"
-        if field == "function":
+        if first["type"] == "string_pattern_mismatch" and field in _FUNCTIONS:
             raise SegmenterError(
-                f"--function {first['input']} is not understood: write package.module:name"
+                f"{_FUNCTIONS[field]}{first['input']} is not understood: write package.module:name"
             ) from None
         raise SegmenterError(
             f"the segmenter '{kind}' cannot have {field}={first['input']!r}: {first['msg']}"

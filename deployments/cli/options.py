@@ -36,7 +36,7 @@ Flag = Annotated[bool, Parameter(show_default=False)]
 """An option without a value."""
 
 
-type Method = Literal["cellpose", "threshold", "watershed", "stardist", "custom", "stored"]
+type Method = Literal["cellpose", "threshold", "watershed", "stardist", "torch", "custom", "stored"]
 
 
 @Parameter(name="*")
@@ -58,7 +58,8 @@ class Request:
     name: str = "cells"
     """Name of the label image."""
     segmenter: (
-        Literal["cellpose", "threshold", "watershed", "stardist", "custom", "stored"] | None
+        Literal["cellpose", "threshold", "watershed", "stardist", "torch", "custom", "stored"]
+        | None
     ) = None
     """Method; 'custom' where a function is given, else 'cellpose'."""
     function: str | None = None

@@ -6,20 +6,16 @@ the order of the torch code beside which each kernel stands, so that both give t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from cytopave.engine.cellpose_fast.streams import to_device
+from cytopave.engine.patchwise.kernels import launch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cytopave.engine.cellpose_fast.objects import Objects
-    from cytopave.engine.cellpose_fast.patches import Axis, Span
 
 LARGEST = 2**14
 """Pixels of an object up to which one group of threads spreads its heat; torch does larger ones."""
@@ -98,79 +94,12 @@ def displace(flows: torch.Tensor, start: torch.Tensor, steps: int) -> torch.Tens
     moved = torch.empty(first.shape, dtype=torch.float32, device=flows.device)
     if count:
         groups = (triton.cdiv(count, 128),)
-        _launch(
+        launch(
             _displace[groups],
             (flows[0], flows[1], first, moved, count, *flows.shape[1:], steps),
             BLOCK=128,
         )
     return moved
-
-
-@triton.jit
-def _add_patches(
-    maps,
-    taper,
-    tops,
-    lefts,
-    total,
-    rows,
-    columns,
-    height,
-    width,
-    SIDE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Pixels of one row of one map: what each patch that covers them adds; see `average._sum`."""
-    y = tl.program_id(0)
-    first = tl.program_id(1) * BLOCK
-    channel = tl.program_id(2).to(tl.int64)
-    x = first + tl.arange(0, BLOCK)
-    mine = x < width
-    sums = tl.zeros([BLOCK], tl.float32)
-    for j in range(rows):
-        down = y - tl.load(tops + j)
-        if (down >= 0) & (down < SIDE):
-            weight_y = tl.load(taper + down)
-            for i in range(columns):
-                left = tl.load(lefts + i)
-                if (left < first + BLOCK) & (left + SIDE > first):
-                    across = x - left
-                    inside = mine & (across >= 0) & (across < SIDE)
-                    at = (channel + 3 * (j * columns + i)) * (SIDE * SIDE) + down * SIDE + across
-                    value = tl.load(maps + at, inside, 0.0).to(tl.float32)
-                    weight = weight_y * tl.load(taper + across, inside, 0.0)
-                    sums = tl.where(inside, sums + value * weight, sums)
-    tl.store(total + (channel * height + y) * width + x, sums, mine)
-
-
-def add_patches(
-    maps: torch.Tensor, taper: torch.Tensor, axes: Sequence[Axis], spans: Sequence[Span]
-) -> torch.Tensor:
-    """Sum of tapered patches: `average._sum` on a CUDA device.
-
-    Args:
-        maps: ``(patches, 3, 256, 256)``, in raster order.
-        taper: ``(256,)`` float32.
-        axes: The grid along Y and X.
-        spans: What is wanted of each.
-
-    Returns:
-        ``(3, Y, X)`` float32.
-    """
-    starts, sizes = [], []
-    for axis, span in zip(axes, spans, strict=True):
-        own = np.array([axis.starts[k] - span.wanted[0] for k in span.patches], np.int32)
-        starts.append(to_device(own, maps.device))
-        sizes.append(span.wanted[1] - span.wanted[0])
-    total = torch.empty((maps.shape[1], *sizes), dtype=torch.float32, device=maps.device)
-    counts = (len(starts[0]), len(starts[1]))
-    _launch(
-        _add_patches[(sizes[0], triton.cdiv(sizes[1], 256), len(total))],
-        (maps, taper, *starts, total, *counts, *sizes),
-        SIDE=maps.shape[-1],
-        BLOCK=256,
-    )
-    return total
 
 
 @triton.jit
@@ -313,7 +242,7 @@ def error_sums(
     lists = (firsts, objects.area, objects.sources(), objects.steps)
     totals = torch.zeros_like(objects.area)
     if len(objects):
-        _launch(
+        launch(
             _check[(len(objects),)],
             (
                 *(flows[0], flows[1], heat[0], heat[1], numbers, objects.pixels, places, around),
@@ -325,7 +254,3 @@ def error_sums(
             **CHECK,
         )
     return totals
-
-
-def _launch(kernel: Any, arguments: tuple[Any, ...], **options: float) -> None:
-    kernel(*arguments, **options, enable_fp_fusion=False)

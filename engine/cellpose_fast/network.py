@@ -1,8 +1,4 @@
-"""A Cellpose 4 network that evaluates patches in batches of one size, through fused attention.
-
-One size of batch, because a matrix product may add in another order for another size: then a
-patch's flows would depend on how many patches came with it, and so on the tile.
-"""
+"""A Cellpose 4 network that evaluates patches in batches of one size, through fused attention."""
 
 from __future__ import annotations
 
@@ -18,15 +14,13 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cytopave.engine.cellpose_fast.attention import FoldedAttention, fold, set_narrow
-from cytopave.engine.cellpose_fast.patches import SIDE
+from cytopave.engine.patchwise.grid import SIDE
+from cytopave.engine.patchwise.network import in_batches
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 logger = logging.getLogger(__name__)
-
-CHANNELS_OUT = 3
-"""Flow along Y, flow along X, logit of being in a cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +104,9 @@ class Network:
 
         The last batch is filled up with black patches.
         """
-        out = torch.empty(
-            (len(patches), CHANNELS_OUT, SIDE, SIDE), dtype=self.dtype, device=self.device
-        )
+        converted = patches.to(self.dtype)
         with torch.no_grad(), self._kernels():
-            for start in range(0, len(patches), self.batch):
-                part = patches[start : start + self.batch].to(self.dtype)
-                filled = F.pad(part, (0,) * 7 + (self.batch - len(part),))
-                out[start : start + self.batch] = self._forward(filled)[0][: len(part)]
-        return out
+            return in_batches(lambda part: self._forward(part)[0], converted, self.batch)
 
     def _kernels(self) -> AbstractContextManager[Any]:
         return contextlib.nullcontext() if self.kernel is None else sdpa_kernel(self.kernel.backend)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from cytopave.engine.boxes import Box
-from cytopave.engine.cellpose_fast.patches import Axis, Span, axis
+from cytopave.engine.patchwise.grid import Axis, Span, axis
 
 _CUT_OFF = 4.0
 """Standard deviations at which Cellpose's filter ends: scipy's default."""

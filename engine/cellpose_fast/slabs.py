@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from cytopave.engine.boxes import Box
-from cytopave.engine.cellpose_fast import patches as grid
-from cytopave.engine.cellpose_fast.patches import SIDE, Axis, Span
+from cytopave.engine.patchwise import grid
+from cytopave.engine.patchwise.grid import SIDE, Axis, Span
 
 if TYPE_CHECKING:
     from cytopave.engine.cellpose_fast.passes import Pass, Window

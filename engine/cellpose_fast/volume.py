@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from cytopave.engine.boxes import Box
-from cytopave.engine.cellpose_fast import patches as grid
 from cytopave.engine.cellpose_fast.dynamics3d import follow, meet
-from cytopave.engine.cellpose_fast.evaluate import FLOW_SCALE, Begun, Evaluator, Recipe
+from cytopave.engine.cellpose_fast.evaluate import FLOW_SCALE, Evaluator, Recipe
 from cytopave.engine.cellpose_fast.objects import Objects
 from cytopave.engine.cellpose_fast.passes import PASSES, Pass, Window, planes_at_once
 from cytopave.engine.cellpose_fast.slabs import Planes, average, inside, interpolated
 from cytopave.engine.cellpose_fast.smooth import smoothed
-from cytopave.engine.cellpose_fast.streams import event
+from cytopave.engine.patchwise import grid
+from cytopave.engine.patchwise.streams import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cytopave.engine.cellpose_fast.slabs import At
+    from cytopave.engine.patchwise.evaluator import Begun
     from cytopave.engine.segmenters.place import Place
 
 
@@ -38,13 +39,11 @@ class VolumeEvaluator(Evaluator):
         """Have the device compute the flows of a window; on CUDA, without waiting for them."""
         begun = self._begun(recipe)
         with self._lock, torch.no_grad():
-            begun.flows = self.flows(pixels, place, recipe)
-        begun.ready = event(begun.flows.device)
+            begun.maps = self.maps(pixels, place, recipe)
+        begun.ready = event(begun.maps.device)
         return begun
 
-    def flows(
-        self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe
-    ) -> torch.Tensor:
+    def maps(self, pixels: np.ndarray | torch.Tensor, place: Place, recipe: Recipe) -> torch.Tensor:
         """Flows along Z, Y and X of a window, and the logit: ``(4, Z, Y, X)`` float32."""
         assert recipe.volume is not None
         window = Window.of(place.window, place.shape, recipe.volume, rescale=recipe.rescale)

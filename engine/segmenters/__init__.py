@@ -11,6 +11,7 @@ from cytopave.engine.segmenters.custom import Custom
 from cytopave.engine.segmenters.stardist import StarDist
 from cytopave.engine.segmenters.stored import Stored
 from cytopave.engine.segmenters.threshold import Threshold
+from cytopave.engine.segmenters.torch_network import TorchNetwork
 from cytopave.engine.segmenters.watershed import Watershed
 
 
@@ -27,7 +28,7 @@ class _AsForm:
 
 
 Segmenter = Annotated[
-    Cellpose | StarDist | Threshold | Watershed | Custom | Stored,
+    Cellpose | StarDist | Threshold | Watershed | TorchNetwork | Custom | Stored,
     Field(discriminator="kind"),
     _AsForm(),
 ]
@@ -42,5 +43,6 @@ __all__ = [
     "StarDist",
     "Stored",
     "Threshold",
+    "TorchNetwork",
     "Watershed",
 ]

@@ -8,7 +8,6 @@ own grid of patches anew in each tile, and its result depends on the tile as far
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -23,7 +22,9 @@ from cytopave.engine.segmenters.cellpose_parameters import CellposeParameters
 from cytopave.engine.segmenters.intensities import intensity_ranges
 from cytopave.engine.segmenters.kept import Kept
 from cytopave.engine.segmenters.memory import Footprint, cellpose_rule
+from cytopave.engine.segmenters.patches import alone, steps
 from cytopave.engine.segmenters.planes import stitched
+from cytopave.engine.segmenters.torch_device import computes_on_gpu, torch_device
 from cytopave.engine.segmenters.voxels import anisotropy
 
 if TYPE_CHECKING:
@@ -113,8 +114,6 @@ class Cellpose(CellposeParameters):
             SegmenterError: PyTorch sees none.
         """
         if self.device == "cuda":
-            from cytopave.engine.segmenters.cellpose_adapter import torch_device
-
             torch_device(self.device)
 
     def region(self, window: Box, shape: tuple[int, ...]) -> Box:
@@ -135,8 +134,15 @@ class Cellpose(CellposeParameters):
         """What `at` does, in steps."""
         if self.path != "fast" or self.network is None:
             return super().steps(place)
-        how, rescale = self._evaluation(), self._rescale(self.network)
-        return placed.steps(self._evaluator, place, how, rescale=rescale, device=self.device)
+        recipe = placed.recipe(self._evaluation(), self._rescale(self.network))
+        return steps(
+            self._evaluator,
+            place,
+            recipe,
+            batch=self.patch_batch,
+            device=self.device,
+            planewise=self.planewise,
+        )
 
     def load(self) -> LabelFunction:
         """The function that segments one tile as an image by itself.
@@ -148,7 +154,7 @@ class Cellpose(CellposeParameters):
         how = self._evaluation()
         if self.path == "fast":
             self._evaluator()
-            return lambda tile: self.steps(placed.whole(tile, len(how.intensity)))(tile)
+            return lambda tile: self.steps(alone(tile, len(how.intensity)))(tile)
         self._built()
         return functools.partial(self._segment, how=how)
 
@@ -264,13 +270,7 @@ class Cellpose(CellposeParameters):
     @property
     def uses_gpu(self) -> bool:
         """Whether it computes on a GPU: asked for, or there is one where this is asked."""
-        if self.device != "auto":
-            return self.device == "cuda"
-        if importlib.util.find_spec("torch") is None:
-            return False
-        import torch
-
-        return bool(torch.cuda.is_available())
+        return computes_on_gpu(self.device)
 
     @property
     def wants_gpu(self) -> bool:

@@ -6,38 +6,22 @@ two disagree on lives in `cellpose_v3` and `cellpose_v4`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters.objects import drop_small
+from cytopave.engine.segmenters.torch_device import torch_device
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cytopave.engine.segmenters.cellpose_common import Built, Evaluation, Ranges
     from cytopave.engine.segmenters.cellpose_weights import Network
+    from cytopave.engine.segmenters.torch_device import Device
 
 
-def torch_device(device: str) -> Any:
-    """The device that ``auto``, ``cpu`` or ``cuda`` means in this process.
-
-    Raises:
-        SegmenterError: ``cuda`` where PyTorch sees no GPU.
-    """
-    import torch
-
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SegmenterError(
-            "device='cuda' was asked for, and PyTorch sees no CUDA GPU in this process: run it "
-            "where there is one (and check CUDA_VISIBLE_DEVICES), or take device='cpu'"
-        )
-    gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-    return torch.device("cuda" if gpu else "cpu")
-
-
-def build(path: Path, network: Network, *, device: str, bfloat16: bool) -> Built:
+def build(path: Path, network: Network, *, device: Device, bfloat16: bool) -> Built:
     """Build a network and load its weights.
 
     Raises:

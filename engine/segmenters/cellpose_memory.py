@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cytopave.engine.cellpose_fast.passes import AT_ONCE, reach
-from cytopave.engine.cellpose_fast.patches import SIDE
+from cytopave.engine.patchwise.grid import SIDE
 from cytopave.engine.segmenters import cellpose_weights as weights
 from cytopave.engine.segmenters.memory import (
     CONTEXT_BYTES,

@@ -118,7 +118,7 @@ class CellposeParameters(SegmenterBase):
         bool,
         Field(
             description="Compile the network of the fast path on a GPU: a minute at the start "
-            "of each worker, and nearly half of the time of the network from then on."
+            "of each worker. Pays where Triton is not there, whose kernels are as fast without."
         ),
     ] = False
     sha256: Annotated[

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib
-import importlib.util
-import inspect
-import sys
-import weakref
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, JsonValue, PositiveFloat
 
-from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
+from cytopave.engine.segmenters.imported import PATTERN, SourceHash, checked_hash, load_function
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Callable
 
     from cytopave.engine.omezarr.image import Image
 
@@ -37,7 +29,7 @@ class Custom(SegmenterBase):
     function: Annotated[
         str,
         Field(
-            pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*$",
+            pattern=PATTERN,
             description="'package.module:name'",
         ),
     ]
@@ -56,13 +48,7 @@ class Custom(SegmenterBase):
             "not: other modules, weights. Tiles of another version are computed again.",
         ),
     ] = ""
-    source_sha256: Annotated[
-        str | None,
-        Field(
-            json_schema_extra={"readOnly": True},
-            description="Filled in: hash of the file that defines the function.",
-        ),
-    ] = None
+    source_sha256: SourceHash = None
 
     def resolve(self, image: Image, *, channels: tuple[int, ...]) -> Self:
         """Import the function, check its arguments and hash the file that defines it.
@@ -70,17 +56,8 @@ class Custom(SegmenterBase):
         Raises:
             SegmenterError: No such module or name, not callable, or it does not take the kwargs.
         """
-        function = self._import()
-        try:
-            inspect.signature(function).bind(np.empty(0), **self.kwargs)
-        except TypeError as error:
-            raise SegmenterError(
-                f"{self.function} cannot be called as f(tile, {_listed(self.kwargs)}): {error}; "
-                "correct kwargs or the function"
-            ) from None
-        except ValueError:  # a function in C that does not tell its signature
-            pass
-        return self.model_copy(update={"source_sha256": _source_hash(function)})
+        found = checked_hash(self.function, self.kwargs, given="tile")
+        return self.model_copy(update={"source_sha256": found})
 
     def load(self) -> LabelFunction:
         """The function, with its arguments bound.
@@ -88,13 +65,7 @@ class Custom(SegmenterBase):
         Raises:
             SegmenterError: It cannot be imported on this worker, or from another file than planned.
         """
-        function = self._import()
-        if self.source_sha256 is not None and _imported_hash(function) != self.source_sha256:
-            raise SegmenterError(
-                f"{self.function} on this worker is not the function that was planned with: "
-                "install the same version on every worker, and restart workers that imported it "
-                "before it was edited"
-            )
+        function = load_function(self.function, self.source_sha256)
         return functools.partial(_call, function, self.kwargs)
 
     def without_effect(self) -> set[str]:
@@ -116,83 +87,9 @@ class Custom(SegmenterBase):
         """Whether the function was said to compute on the GPU."""
         return self.gpu
 
-    def _import(self) -> Callable[..., Any]:
-        module_name, _, path = self.function.partition(":")
-        if module_name == "__main__":
-            raise SegmenterError(
-                f"{self.function} lives in a script or notebook, which workers cannot import: "
-                "move the function into a module"
-            )
-        value: Any = _import_module(module_name, self.function)
-        for name in path.split("."):
-            try:
-                value = getattr(value, name)
-            except AttributeError:
-                raise SegmenterError(
-                    f"there is no {path!r} in the module {module_name!r}: check the part after "
-                    "the colon"
-                ) from None
-        if not callable(value):
-            raise SegmenterError(
-                f"{self.function} is a {type(value).__name__} and not a function: name something "
-                "that can be called as f(tile, **kwargs)"
-            )
-        return value  # type: ignore[no-any-return]
-
 
 def _call(
     function: Callable[..., Any], kwargs: dict[str, JsonValue], tile: np.ndarray
 ) -> np.ndarray:
     # A copy: a function that writes into its tile would falsify a second attempt at the same tile.
     return function(np.array(tile, order="C"), **kwargs)  # type: ignore[no-any-return]
-
-
-def _import_module(name: str, function: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise SegmenterError(
-                f"{function} cannot be imported, since the module {name!r} itself needs "
-                f"{error.name!r}: install it where cytopave and its workers run"
-            ) from error
-        raise SegmenterError(
-            f"there is no module {error.name!r} (asked for by {function}): install it where "
-            "cytopave and its workers run, or put its folder on PYTHONPATH"
-        ) from None
-    except Exception as error:
-        raise SegmenterError(
-            f"{function} cannot be imported: the module {name!r} fails with "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def _listed(kwargs: dict[str, JsonValue]) -> str:
-    return ", ".join(f"{key}={value!r}" for key, value in kwargs.items())
-
-
-def _source_hash(function: Callable[..., Any]) -> str | None:
-    """SHA-256 of the file that defines a function, or None where no file does (a builtin)."""
-    file = getattr(_module_of(function), "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
-
-
-_hashes: weakref.WeakKeyDictionary[ModuleType, str | None] = weakref.WeakKeyDictionary()
-
-
-def _imported_hash(function: Callable[..., Any]) -> str | None:
-    """The same for the code that this process runs: a file edited later does not change it."""
-    module = _module_of(function)
-    if module is None:
-        return None
-    if module not in _hashes:
-        _hashes[module] = _source_hash(function)
-    return _hashes[module]
-
-
-def _module_of(function: Callable[..., Any]) -> ModuleType | None:
-    plain = inspect.unwrap(function)
-    while isinstance(plain, functools.partial):
-        plain = inspect.unwrap(plain.func)
-    owner = plain if isinstance(getattr(plain, "__module__", None), str) else type(plain)
-    return sys.modules.get(owner.__module__)

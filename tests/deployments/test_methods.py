@@ -9,7 +9,7 @@ from cytopave.deployments.cli.calibrate import command_line
 from cytopave.deployments.cli.options import Request
 from cytopave.engine.errors import PlanError, SegmenterError, UserError
 from cytopave.engine.planning.foreground import Mask
-from cytopave.engine.segmenters import Cellpose, Custom, Threshold
+from cytopave.engine.segmenters import Cellpose, Custom, Threshold, TorchNetwork
 from cytopave.engine.tiling import Tiling
 
 
@@ -25,6 +25,10 @@ def test_the_method_is_cellpose_unless_a_function_is_given() -> None:
         function="a.b:f", kwargs={}, diameter=9.0
     )
     assert segmenter(segmenter="threshold") == Threshold()
+    network = ("network=a.b:build", "labels=a:f", "kwargs.depth=2", "scale=2")
+    assert segmenter(*network, segmenter="torch", diameter=9.0) == TorchNetwork(
+        network="a.b:build", labels="a:f", kwargs={"depth": 2}, scale=2, diameter=9.0
+    )
 
 
 def test_values_are_json_or_text() -> None:
@@ -58,6 +62,12 @@ def test_entries_of_a_table_are_set_one_by_one() -> None:
         ((), {"segmenter": "threshold", "function": "m:f"}, "--function does not apply"),
         ((), {"segmenter": "threshold", "diameter": 3.0}, "--diameter does not apply"),
         ((), {"segmenter": "custom"}, "needs --function"),
+        (("network=a:b",), {"segmenter": "torch"}, "needs two functions: --set network="),
+        (
+            ("network=a:b", "labels=a"),
+            {"segmenter": "torch"},
+            "--set labels=a is not understood: write package.module:name",
+        ),
         ((), {"segmenter": "stardist"}, "needs --model, the folder of its network"),
     ],
 )

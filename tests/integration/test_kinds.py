@@ -17,7 +17,7 @@ from cytopave.engine import samples
 from cytopave.engine.errors import ImageError
 from cytopave.engine.omezarr.image import open_image
 from cytopave.engine.planning.foreground import Mask
-from cytopave.engine.segmenters import Custom, Watershed
+from cytopave.engine.segmenters import Custom, TorchNetwork, Watershed
 from cytopave.engine.tiling import Tiling
 
 if TYPE_CHECKING:
@@ -92,6 +92,28 @@ def test_a_slide_in_red_green_and_blue(folder: Path, flows: Flows) -> None:
     assert report.n_objects > 100
     assert report.n_skipped == 20  # of 5 x 9 tiles, the four columns on the right
     assert provenance(folder / "slide.labels.zarr")["channels"] == [0, 1, 2]
+
+
+def test_a_torch_network_of_ones_own(folder: Path, flows: Flows) -> None:
+    y, x = np.indices((300, 420))
+    pixels = np.where((y % 60 - 30) ** 2 + (x % 60 - 30) ** 2 <= 15**2, 900, 20).astype(np.uint16)
+    path = stores.ome_image(folder / "image.zarr", pixels, chunks=(64, 64))
+    network = TorchNetwork(
+        network="torch_functions:build",
+        kwargs={"reach": 2},
+        labels="torch_functions:parts",
+        label_kwargs={"above": 0.4},
+        intensity=((0.0, 1000.0),),
+        diameter=30.0,
+    )
+    report = flows.segment(path, segmenter=network, tiling=Tiling(tile=(128, 128)))
+    assert report.n_objects == 5 * 7
+    by_itself = network.resolve(open_image(path), channels=()).load()(pixels)
+    np.testing.assert_array_equal(labels_of(path), by_itself)
+    made = provenance(path)["segmenter"]
+    assert made["network"] == "torch_functions:build"
+    assert made["device"] == "cpu"
+    assert len(made["network_sha256"]) == len(made["labels_sha256"]) == 64
 
 
 def test_channels_that_are_not_there(folder: Path, flows: Flows) -> None:

@@ -82,7 +82,7 @@ def test_it_is_cellposes_own_eval_of_the_whole_image(
     image = nuclei(shape, radius=11 / rescale)
     recipe = replace(RECIPE, rescale=rescale)
     evaluator = Evaluator(network)
-    flows = evaluator.flows(image[None], whole(shape), recipe).numpy()
+    flows = evaluator.maps(image[None], whole(shape), recipe).numpy()
     labels = evaluator(image[None], whole(shape), recipe)
     expected, stocks_flows = of_stock(image, recipe)
     np.testing.assert_allclose(flows, stocks_flows, atol=2e-3)
@@ -94,7 +94,7 @@ def test_it_is_cellposes_own_eval_of_the_whole_image(
 def test_two_channels_are_evaluated_together(network: Network) -> None:
     image = np.stack([nuclei((180, 200)), nuclei((180, 200), seed=1)])
     recipe = replace(RECIPE, intensity=((400, 9000), (300, 12000)))
-    flows = Evaluator(network).flows(image, whole((180, 200)), recipe)
+    flows = Evaluator(network).maps(image, whole((180, 200)), recipe)
     _, expected = of_stock(image, recipe)
     np.testing.assert_allclose(flows.numpy(), expected, atol=2e-3)
 
@@ -104,11 +104,11 @@ def test_tiles_see_what_the_whole_image_sees(network: Network, rescale: float) -
     shape = (500, 430)
     image = nuclei(shape, seed=2)[None]
     recipe = replace(RECIPE, rescale=rescale)
-    everything = Evaluator(network).flows(image, whole(shape), recipe)
+    everything = Evaluator(network).maps(image, whole(shape), recipe)
     tiles = Evaluator(network)
     for window in Box.of(shape).blocks((211, 300)):
         place = part(window, shape, recipe)
-        flows = tiles.flows(image[:, *place.region.slices], place, recipe)
+        flows = tiles.maps(image[:, *place.region.slices], place, recipe)
         assert torch.equal(flows, everything[:, *window.slices])
     assert tiles.reused > 0, "tiles share patches"
 
@@ -117,12 +117,12 @@ def test_patches_of_another_image_time_or_range_are_not_taken(network: Network) 
     image = nuclei((100, 90))[None]
     evaluator = Evaluator(network)
     place = whole((100, 90))
-    evaluator.flows(image, place, RECIPE)
+    evaluator.maps(image, place, RECIPE)
     for other in (replace(place, image="other"), replace(place, time=1)):
-        evaluator.flows(image, other, RECIPE)
-    evaluator.flows(image, place, replace(RECIPE, intensity=((0.0, 1.0),)))
+        evaluator.maps(image, other, RECIPE)
+    evaluator.maps(image, place, replace(RECIPE, intensity=((0.0, 1.0),)))
     assert (evaluator.evaluated, evaluator.reused) == (4, 0)
-    evaluator.flows(image, place, replace(RECIPE, flow_threshold=0.0))
+    evaluator.maps(image, place, replace(RECIPE, flow_threshold=0.0))
     assert (evaluator.evaluated, evaluator.reused) == (4, 1)
 
 
@@ -131,7 +131,7 @@ def test_only_so_many_patches_are_kept(network: Network) -> None:
     each = 3 * 256 * 256 * 4
     evaluator = Evaluator(network, keep_bytes=2 * each)
     for name in ("a", "b", "c", "b", "a"):
-        evaluator.flows(image, whole((100, 90), name), RECIPE)
+        evaluator.maps(image, whole((100, 90), name), RECIPE)
     assert (evaluator.evaluated, evaluator.reused) == (4, 1)
 
 
@@ -193,7 +193,7 @@ def test_the_next_window_fills_the_last_ones_batch(batch: int) -> None:
     image = nuclei(shape, seed=5)[None]
     places = tiles_of(shape, (300, 410))
     one: Any = Batches(1)
-    everything = Evaluator(one).flows(image, whole(shape), RECIPE)
+    everything = Evaluator(one).maps(image, whole(shape), RECIPE)
     sizes = []
     for ahead in (False, True):  # ahead, as `segment_tiles` goes
         network: Any = Batches(batch)
@@ -220,7 +220,7 @@ def test_a_window_alone_waits_for_no_other() -> None:
     network: Any = Batches(16)
     evaluator = Evaluator(network)
     begun = evaluator.begin(nuclei((90, 80))[None], whole((90, 80)), RECIPE)
-    assert begun.flows is None
+    assert begun.maps is None
     assert begun.settle().finish().shape == (90, 80)
     assert network.sizes == [1]
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from cytopave.engine.boxes import Box
-from cytopave.engine.cellpose_fast import average, dynamics, flow_error, patches
+from cytopave.engine.cellpose_fast import dynamics, flow_error
 from cytopave.engine.cellpose_fast.objects import Objects
+from cytopave.engine.patchwise import average, grid
 
 
 def compare(device: str, *, side: int, steps: int) -> None:
@@ -52,16 +53,16 @@ def compare(device: str, *, side: int, steps: int) -> None:
 
 def compare_average(device: str, window: tuple[Box, tuple[int, int], float]) -> None:
     """Add up noisy patches on a device; torch on the CPU must give the same bits."""
-    from cytopave.engine.cellpose_fast import kernels
+    from cytopave.engine.patchwise import kernels
 
     box, shape, rescale = window
-    axes = [patches.axis(n, rescale) for n in shape]
+    axes = [grid.axis(n, rescale) for n in shape]
     spans = [axis.span(a, b) for axis, a, b in zip(axes, box.start, box.stop, strict=True)]
     count = len(spans[0].patches) * len(spans[1].patches)
     random = torch.Generator().manual_seed(count)
     for dtype in (torch.float32, torch.bfloat16):
         maps = torch.randn((count, 3, 256, 256), generator=random).to(dtype)
-        taper = torch.from_numpy(patches.taper())
+        taper = torch.from_numpy(grid.taper())
         sums = kernels.add_patches(maps.to(device), taper.to(device), axes, spans)
         assert torch.equal(sums.cpu(), average._sum(list(maps), taper, axes, spans))
 

@@ -65,7 +65,7 @@ def test_it_is_cellposes_own_eval_of_the_whole_stack(rescale: float, volume: Vol
     image = blobs(shape, radius=8 / rescale, flat=volume.anisotropy)
     recipe = replace(RECIPE, rescale=rescale, volume=volume)
     ours = evaluator()
-    flows = ours.flows(image[None], whole(image.shape), recipe).numpy()
+    flows = ours.maps(image[None], whole(image.shape), recipe).numpy()
     labels = ours(image[None], whole(image.shape), recipe)
     expected, (_, steps, logits), _ = stock(Bright()).eval(
         image.astype(np.float32),
@@ -89,7 +89,7 @@ def test_it_is_cellposes_own_eval_of_the_whole_stack(rescale: float, volume: Vol
 def test_two_channels_are_evaluated_together() -> None:
     image = np.stack([blobs((12, 40, 50)), blobs((12, 40, 50), seed=1)])
     recipe = replace(RECIPE, intensity=((400, 9000), (300, 12000)))
-    flows = evaluator().flows(image, whole(image.shape[1:]), recipe)
+    flows = evaluator().maps(image, whole(image.shape[1:]), recipe)
     ranges = {"lowhigh": [list(r) for r in recipe.intensity]}
     _, (_, steps, logits), _ = stock(Bright()).eval(
         image.astype(np.float32), z_axis=1, channel_axis=0, do_3D=True, normalize=ranges
@@ -111,11 +111,11 @@ def test_windows_see_what_the_whole_stack_sees(
 ) -> None:
     image = blobs(shape, flat=volume.anisotropy)[None]
     recipe = replace(RECIPE, rescale=rescale, volume=volume)
-    everything = evaluator().flows(image, whole(shape), recipe)
+    everything = evaluator().maps(image, whole(shape), recipe)
     windows = evaluator(batch=7)
     for window in Box.of(shape).blocks((70, 160, 230)):
         place = part(window, shape, recipe)
-        flows = windows.flows(image[:, *place.region.slices], place, recipe)
+        flows = windows.maps(image[:, *place.region.slices], place, recipe)
         assert torch.equal(flows, everything[:, *window.slices])
     assert windows.reused > 0, "windows share patches"
 
@@ -157,7 +157,7 @@ def test_patches_of_another_stack_or_anisotropy_are_not_taken() -> None:
     def evaluate(recipe: Recipe = RECIPE, name: str = "stack") -> tuple[int, int]:
         place = part(window, shape, recipe, name)
         before = ours.evaluated, ours.reused
-        ours.flows(image[:, *place.region.slices], place, recipe)
+        ours.maps(image[:, *place.region.slices], place, recipe)
         return ours.evaluated - before[0], ours.reused - before[1]
 
     assert evaluate() == (5 + 30 + 20, 0)
@@ -174,14 +174,14 @@ def test_only_so_many_bytes_are_kept() -> None:
     ours = evaluator(keep_bytes=20 * each)
     place = part(window, shape, RECIPE)
     for _ in range(2):
-        ours.flows(blobs(shape)[None, *(place.region.slices)], place, RECIPE)
+        ours.maps(blobs(shape)[None, *(place.region.slices)], place, RECIPE)
     assert ours.evaluated == 110
     assert sum(a.untyped_storage().nbytes() for a in ours._kept.values()) <= 20 * each
 
 
 def test_of_a_whole_stack_nothing_is_kept() -> None:
     ours = evaluator()
-    ours.flows(blobs((5, 30, 40))[None], whole((5, 30, 40)), RECIPE)
+    ours.maps(blobs((5, 30, 40))[None], whole((5, 30, 40)), RECIPE)
     assert not ours._kept
 
 

@@ -1,4 +1,4 @@
-"""A window of a plane: the patches that cover it, and the flows that are made of their answers."""
+"""A window of a plane: the patches that cover it, and the maps that are made of their answers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,31 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cytopave.engine.cellpose_fast import patches as grid
-from cytopave.engine.cellpose_fast.average import average
-from cytopave.engine.cellpose_fast.patches import SIDE
-from cytopave.engine.cellpose_fast.streams import to_device
+from cytopave.engine.patchwise import grid
+from cytopave.engine.patchwise.average import average
+from cytopave.engine.patchwise.grid import SIDE
+from cytopave.engine.patchwise.streams import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-    from cytopave.engine.cellpose_fast.evaluate import Recipe
     from cytopave.engine.segmenters.place import Place
 
 type At = tuple[int, int]
 """A patch, by its numbers in the grid of the whole image along Y and X."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What the patches' pixels depend on beside the image.
+
+    Attributes:
+        rescale: Factor by which the image is scaled for the network.
+        intensity: Per channel, what becomes 0 and what becomes 1.
+    """
+
+    rescale: float
+    intensity: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +98,21 @@ class PlaneWindow:
         )
         return canvas[:, y : y + SIDE, x : x + SIDE]
 
-    def flows(self, answers: Mapping[Hashable, torch.Tensor]) -> torch.Tensor:
-        """Flows and logit of the window's own pixels, ``(3, Y, X)`` float32.
+    def maps(self, answers: Mapping[Hashable, torch.Tensor]) -> torch.Tensor:
+        """The mean answer at the window's own pixels, ``(maps, Y, X)`` float32.
 
         Args:
             answers: What the network said, by `keys`.
         """
-        flows = average([answers[key] for key in self.keys.values()], self.axes, self.spans)
+        maps = average([answers[key] for key in self.keys.values()], self.axes, self.spans)
         start, stop = self.place.window.start[-2:], self.place.window.stop[-2:]
         for dim, (axis, span, window) in enumerate(
             zip(self.axes, self.spans, zip(start, stop, strict=True), strict=True), 1
         ):
             if axis.resized:
                 at = grid.linear(axis.scaled, axis.length, *window)
-                flows = _interpolated(flows, at, dim, span.wanted[0])
-        return flows
+                maps = _interpolated(maps, at, dim, span.wanted[0])
+        return maps
 
 
 def _interpolated(image: torch.Tensor, at: grid.Sampling, dim: int, offset: int) -> torch.Tensor:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cytopave.engine.cellpose_fast.patches import SIDE, taper
-from cytopave.engine.cellpose_fast.streams import to_device
+from cytopave.engine.patchwise.grid import SIDE, taper
+from cytopave.engine.patchwise.streams import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cytopave.engine.cellpose_fast.patches import Axis, Span
+    from cytopave.engine.patchwise.grid import Axis, Span
 
 
 def average(maps: list[torch.Tensor], axes: Sequence[Axis], spans: Sequence[Span]) -> torch.Tensor:
-    """Tapered mean of the patches over the wanted network pixels, ``(3, Y, X)`` float32.
+    """Tapered mean of the patches over the wanted network pixels, ``(channels, Y, X)`` float32.
 
     Patches are added in raster order, one after the other: a sum with an order.
 
@@ -29,7 +29,7 @@ def average(maps: list[torch.Tensor], axes: Sequence[Axis], spans: Sequence[Span
     device = maps[0].device
     weight = to_device(taper(), device)
     if device.type == "cuda":
-        from cytopave.engine.cellpose_fast.kernels import add_patches
+        from cytopave.engine.patchwise.kernels import add_patches
 
         total = add_patches(torch.stack(maps), weight, axes, spans)
     else:
@@ -47,7 +47,8 @@ def _sum(
     """Sum of the patches, each times its taper along both axes."""
     weight = taper[:, None] * taper
     (top, bottom), (left, right) = (s.wanted for s in spans)
-    total = torch.zeros((3, bottom - top, right - left), device=taper.device)
+    shape = (len(maps[0]), bottom - top, right - left)
+    total = torch.zeros(shape, device=taper.device)
     for (j, i), own in zip(itertools.product(*(s.patches for s in spans)), maps, strict=True):
         y, x = axes[0].starts[j], axes[1].starts[i]
         rows = slice(max(0, top - y), min(SIDE, bottom - y))

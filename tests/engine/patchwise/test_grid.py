@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cytopave.engine.boxes import Box
-from cytopave.engine.cellpose_fast.patches import SIDE, axis, linear, taper
+from cytopave.engine.patchwise.grid import SIDE, axis, linear, taper
 from cytopave.engine.segmenters.cellpose_placed import region
 
 lengths = st.integers(1, 3000)
