@@ -143,7 +143,7 @@ def flow(folder: Path, name: str, tile: str, halo: str) -> dict[str, Any]:
 def warm(folder: Path, tile: str, halo: str, repeat: str) -> dict[str, Any]:
     """The same on workers that have segmented before: medians, and those of a small image."""
     import torch
-    from distributed import LocalCluster
+    from distributed import Client, LocalCluster
 
     from cytopave.tasks.runner import embedded_api
 
@@ -155,19 +155,30 @@ def warm(folder: Path, tile: str, halo: str, repeat: str) -> dict[str, Any]:
     else:
         cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0")
     times = int(repeat)
-    with cluster:
+    with cluster, Client(cluster, set_as_default=False) as client:
         address = cluster.scheduler_address
         _flow(folder, "small-", tile, halo, address)
         small = [_flow(folder, "small-", tile, halo, address) for _ in range(times)]
+        before = sum(client.run(_evaluated).values())
         with _busy() as busy:
             large = [_flow(folder, "", tile, halo, address) for _ in range(times)]
+        patches = sum(client.run(_evaluated).values()) - before
     return {
         **_middle(large),
         **_found(folder, ""),
+        "patches_a_run": patches / times,
         "all": [facts["seconds"] for facts in large],
         "fixed": _middle(small) | {"all": [facts["seconds"] for facts in small]},
         "gpu_busy": statistics.mean(busy) if busy else None,
     }
+
+
+def _evaluated() -> int:
+    """Patches that this process's network has evaluated: none may come from an earlier run."""
+    from cytopave.engine.segmenters import cellpose
+
+    held = cellpose._evaluators._held
+    return held[1].evaluated if held else 0
 
 
 def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
