@@ -21,6 +21,7 @@ from cytopave.engine.pipeline import Pipeline
 from cytopave.engine.reading import TileReader
 from cytopave.engine.segmenters.checks import checked
 from cytopave.engine.segmenters.place import Place
+from cytopave.engine.split import Joined, Split, counted_bytes
 from cytopave.engine.tables.core_pixels import MeasuredReader
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class Work:
 
     The stages overlap. ``read`` is one thread's time, ``segment`` that of the thread which computes
     (and for which a GPU works), ``commit`` that of the finishing threads together. ``wait`` is what
-    is left of ``batch``, the time of it all: there was nothing to compute.
+    is left of ``batch``, the time of it all: there was nothing to compute. ``split`` counts the
+    tiles that fitted the GPU in parts alone.
     """
 
     tiles: int = 0
@@ -49,6 +51,7 @@ class Work:
     labels: int = 0
     bytes_read: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    split: int = 0  # last, with a default: persisted results of earlier versions lack it
 
 
 def segment_tiles(
@@ -68,7 +71,7 @@ def segment_tiles(
         TileError: One or several tiles failed; the message names each with its cause.
         LabelError: The function returned something that is not a label image.
         OutOfMemoryError: The GPU's memory did not suffice for some tiles, even for the smallest
-            patch batch; nothing of the failed attempts is held.
+            patch batch, and in parts; nothing of the failed attempts is held.
     """
     tiles = [plan.grid[i] for i in indices if not plan.scratch.has(i)]
     if not tiles:
@@ -233,6 +236,8 @@ class _Batch:
     def _again(self, tile: Tile, prepared: Any, failed: Segmenter, message: str) -> Any:
         """All that the device does for a tile, in ever smaller patch batches until memory suffices.
 
+        Where the smallest does not fit, it is done in parts, and what is returned is `Joined`.
+
         Args:
             tile: The tile.
             prepared: What the first step on the device is given.
@@ -240,7 +245,7 @@ class _Batch:
             message: How.
 
         Raises:
-            OutOfMemoryError: Memory does not suffice for the smallest.
+            OutOfMemoryError: Memory does not suffice for parts either.
         """
         while True:
             failed.release()
@@ -248,7 +253,7 @@ class _Batch:
             # a tile that was begun before another one failed is first tried as that one was
             segmenter = failed.smaller() if failed is self._segmenter else self._segmenter
             if segmenter is None:
-                raise OutOfMemoryError(f"{message}{self._figures(tile)}")
+                return self._in_parts(tile, message)
             logger.warning("%s: %s; trying again with a smaller patch batch", tile, message)
             self._segmenter = failed = segmenter
             steps = self._steps(tile)
@@ -257,11 +262,19 @@ class _Batch:
             except OutOfMemoryError as error:
                 message = str(error)
 
+    def _in_parts(self, tile: Tile, message: str) -> Joined:
+        place = self._places[tile.index]
+        found = Split(self._plan, tile, place, self._segmenter, self._reader.read).labels()
+        if found is None:
+            raise OutOfMemoryError(f"{message}{self._figures(tile)}")
+        logger.warning("%s: %s; it was computed in %d parts", tile, message, found.parts)
+        self.work.split += 1
+        return found
+
     def _figures(self, tile: Tile) -> str:
         """What the tile needs and what the card has: so much less is no use trying."""
-        shape, channels = tile.window.shape, max(1, len(self._plan.channels))
-        itemsize = self._plan.image.array.dtype.itemsize
-        need = self._segmenter.device_bytes(shape, itemsize, channels)
+        shape = tile.window.shape
+        need = counted_bytes(self._plan, self._segmenter, shape)
         gpu = probe_gpu()
         if not (need and gpu.visible):
             return ""
@@ -274,7 +287,8 @@ class _Batch:
 
     def _finish(self, tile: Tile, found: Any) -> int:
         with self.timed("commit"), self._overtime.of(tile.index):
-            labels = self._steps(tile).finish(found)
+            finish = self._steps(tile).finish
+            labels = found.labels if isinstance(found, Joined) else finish(found)
             shape = tile.window.shape
             dense, n = checked(labels, shape, f"{self._segmenter.title}, on {tile},")
             if self._plan.foreground is not None:

@@ -17,7 +17,7 @@ from images import ImageOf
 from placed import Run
 from runs import blobs, components
 
-from cytopave.engine import segment
+from cytopave.engine import segment, split
 from cytopave.engine.errors import LabelError, OutOfMemoryError, TileError
 from cytopave.engine.gpu.vram import GIB, Gpu
 from cytopave.engine.omezarr.image import Image
@@ -50,7 +50,10 @@ class Call(SegmenterBase):
 
 
 class OnDevice(SegmenterBase):
-    """A device whose memory is the number of patches in it; it begins, settles and finishes."""
+    """A device whose memory is the number of patches in it; it begins, settles and finishes.
+
+    By count it is full, so that no tile is tried in parts: test_split.py is about these.
+    """
 
     patches: int = 8
     room: ClassVar[Callable[[str, Place, int], bool]]
@@ -268,6 +271,17 @@ def device(monkeypatch: pytest.MonkeyPatch) -> type[OnDevice]:
     monkeypatch.setattr(OnDevice, "steps_taken", [], raising=False)
     monkeypatch.setattr(OnDevice, "held", weakref.WeakSet(), raising=False)
     monkeypatch.setattr(OnDevice, "released", 0, raising=False)
+    card = Gpu(
+        visible=True,
+        name="Card",
+        total_bytes=8 * GIB,
+        free_bytes=GIB // 2,
+        budget_bytes=GIB // 2,
+        source="nvml",
+        note="",
+    )
+    for module in (segment, split):
+        monkeypatch.setattr(module, "probe_gpu", lambda: card)
     return OnDevice
 
 
@@ -324,23 +338,13 @@ def test_a_tile_that_never_fits_is_reported_and_the_others_are_kept(
     monkeypatch.setattr(
         device, "room", staticmethod(lambda at, place, _: at != "settle" or tile_of(place) != 4)
     )
-    card = Gpu(
-        visible=True,
-        name="Card",
-        total_bytes=8 * GIB,
-        free_bytes=GIB,
-        budget_bytes=GIB,
-        source="nvml",
-        note="",
-    )
-    monkeypatch.setattr(segment, "probe_gpu", lambda: card)
     run = run_on(image, tmp_path / "s", device())
     with pytest.raises(OutOfMemoryError) as caught:
         segment_tiles(run, ALL[:8])
     assert str(GRID[4]) in str(caught.value)
     assert "Tried to allocate 2.00 GiB" in str(caught.value)
     assert "needs 1.50 GiB at the least" in str(caught.value)
-    assert "the Card has 1.00 of 8.00 GiB free" in str(caught.value)
+    assert "the Card has 0.50 of 8.00 GiB free" in str(caught.value)
     assert "take a smaller tile" in str(caught.value)
     assert run.scratch.finished() == set(range(8)) - {4}
     assert not device.held, "the wait for another attempt holds nothing"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tiled import merge
 
+from cytopave.engine.merge import Merge
 from cytopave.engine.scratch.tiles import Scratch
 from cytopave.engine.segment import segment_tiles
 from cytopave.engine.tiling import Grid
@@ -30,6 +31,7 @@ class Run:
     grid: Grid
     segmenter: SegmenterBase
     scratch: Scratch
+    merge: Merge = field(default_factory=Merge)
     in_flight: int = 4
     foreground: None = None
     sums: None = None

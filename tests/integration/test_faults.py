@@ -28,6 +28,7 @@ from cytopave.engine.errors import ClusterError, LabelError, OutputError, TileEr
 from cytopave.engine.report import Report
 from cytopave.engine.segment import segment_tiles
 from cytopave.engine.segmenters import Cellpose, Custom, Threshold
+from cytopave.engine.split import ever_smaller
 from cytopave.engine.tiling import Grid, Tiling
 
 if TYPE_CHECKING:
@@ -61,6 +62,15 @@ class World:
 
     def note(self, tile: int, what: str) -> None:
         (self.notes / self.key(tile)).write_text(what)
+
+    def fill_memory(self, tile: int, what: str) -> None:
+        """What memory does not suffice for: the tile, and the first part of each way to cut it."""
+        self.note(tile, what)
+        window = GRID[tile].window
+        pixels = self.mask[window.slices].astype(np.uint8)
+        for parts in ever_smaller(window.shape, GRID.halo):
+            key = tile_functions.key_of(pixels[parts[0].window.slices])
+            (self.notes / key).write_text(what)
 
     def forgive(self) -> None:
         """All tiles work from now on; the record of calls starts anew."""
@@ -96,8 +106,8 @@ ALL = frozenset(range(len(GRID)))
 def test_errors_of_a_tile(world: World, flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of memory is tried again until it passes; another error never, and it stops nobody."""
     monkeypatch.setenv("CYTOPAVE_BACKOFF_SECONDS", "0.05")
-    world.note(2, "torch 2")
-    world.note(9, "cupy 1")
+    world.fill_memory(2, "torch 2")
+    world.fill_memory(9, "cupy 1")
     world.note(12, "error")
     with pytest.raises(TileError) as caught:
         flows.segment(world.image, **world.request)
@@ -166,7 +176,7 @@ def test_memory_that_never_suffices(
 ) -> None:
     monkeypatch.setenv("CYTOPAVE_BACKOFF_SECONDS", "0.05")
     monkeypatch.setenv("CYTOPAVE_RETRIES", "1")
-    world.note(0, "torch")
+    world.fill_memory(0, "torch")
     with pytest.raises(TileError) as caught:
         flows.segment(world.image, **world.request)
     message = str(caught.value)
@@ -177,6 +187,13 @@ def test_memory_that_never_suffices(
     world.forgive()
     flows.segment(world.image, **world.request)
     assert world.calls() == {0: 1}
+    assert world.is_right()
+
+
+def test_a_tile_that_fits_in_parts_is_not_waited_for(world: World, flows: Flows) -> None:
+    world.note(0, "torch")
+    flows.segment(world.image, **world.request)
+    assert world.calls() == dict.fromkeys(ALL, 1)
     assert world.is_right()
 
 
