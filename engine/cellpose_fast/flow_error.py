@@ -109,6 +109,9 @@ def _links(objects: Objects) -> torch.Tensor:
 def _diffuse(heat: torch.Tensor, objects: Objects, links: torch.Tensor) -> None:
     """Spread heat in all objects, in place."""
     sources, steps = objects.sources(), objects.steps
+    # A tensor: by a plain number PyTorch multiplies with its inverse on CUDA. What heat there is on
+    # both sides of a pixel is the same but for rounding where an object is symmetric.
+    pixels = torch.tensor(len(_AROUND), dtype=heat.dtype, device=heat.device)
     done = 0
     for end in steps.unique().tolist():
         going = (steps >= end)[objects.ids].nonzero().squeeze(1)
@@ -119,5 +122,5 @@ def _diffuse(heat: torch.Tensor, objects: Objects, links: torch.Tensor) -> None:
             total = heat.index_select(0, around[0])
             for link in around[1:]:
                 total += heat.index_select(0, link)
-            heat[going] = total / len(_AROUND)
+            heat[going] = total / pixels
         done = end

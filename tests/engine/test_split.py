@@ -18,7 +18,7 @@ import stores
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from images import ImageOf
+from images import ImageOf, nuclei
 from placed import Run
 from runs import blobs, components, labels_of, merge_here, plan_of
 from tiled import merge
@@ -398,8 +398,7 @@ def test_cellpose_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.skipif(installed()[1] != 4, reason="the bundled network runs in Cellpose 4")
 def test_a_card_whose_memory_suffices_for_parts_alone(tmp_path: Path) -> None:
     """The real thing: torch may have six tenths of what the whole tile takes."""
-    field, _ = samples.mosaic(samples.nuclei_fields("held-out"), 2, 2, side=512)
-    image = ImageOf(tmp_path)(np.tile(field, (2, 2)))
+    image = ImageOf(tmp_path)(np.tile(nuclei((512, 512)), (4, 4)))
     tiny = Cellpose(model="nuclei-tiny", device="cuda", batch_size=1).resolve(image, channels=())
     grid = Grid(image.spatial_shape, (2048, 2048), (64, 64))
     whole, parts = (run_on(image, tmp_path / name, tiny, grid) for name in ("whole", "parts"))

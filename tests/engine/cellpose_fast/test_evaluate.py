@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from images import nuclei
 from networks import stock, tiny
-from scipy import ndimage
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.cellpose_fast.evaluate import Evaluator, Recipe
@@ -34,21 +34,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def nuclei(shape: tuple[int, int], *, seed: int = 0, radius: float = 11) -> np.ndarray:
-    """Blurred ellipses with some noise, uint16; few touch, some are cut by the border."""
-    random = np.random.default_rng(seed)
-    image = np.zeros(shape)
-    y, x = np.indices(shape)
-    for _ in range(int(np.prod(shape) / (5 * radius**2))):
-        cy, cx = random.uniform(0, shape[0]), random.uniform(0, shape[1])
-        a, b = radius * random.uniform(0.7, 1.2, 2)
-        own = ((y - cy) / a) ** 2 + ((x - cx) / b) ** 2 <= 1
-        if not image[own].any():
-            image[own] = random.uniform(0.4, 1)
-    image = 9000 * ndimage.gaussian_filter(image, 1.5) + random.normal(400, 150, shape)
-    return np.asarray(image.clip(0), np.uint16)
 
 
 def whole(shape: tuple[int, ...], name: str = "image") -> Place:
