@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cytopave.engine.errors import LabelError, OutOfMemoryError, TileError
+from cytopave.engine.errors import LabelError, OutOfMemoryError, SegmenterError, TileError
 from cytopave.engine.gpu.oom import attempt, release_gpu_memory
 from cytopave.engine.gpu.vram import GIB, probe_gpu
 from cytopave.engine.overtime import Overtime, overdue
@@ -123,7 +123,7 @@ def _run(batch: _Batch) -> tuple[dict[int, str], dict[int, str]]:
     with closing(batch.pipeline().run(batch.tiles)) as outcomes:
         for tile, n, error in outcomes:
             batch.let_go(tile)
-            if isinstance(error, LabelError):
+            if isinstance(error, LabelError | SegmenterError):
                 raise error  # no tile can mend it
             if isinstance(error, OutOfMemoryError):
                 exhausted[tile.index] = f"{tile}: {error}"

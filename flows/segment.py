@@ -15,7 +15,7 @@ from cytopave.blocks.cluster import resolve_cluster
 from cytopave.blocks.images import local_path
 from cytopave.blocks.models import with_saved_model
 from cytopave.blocks.results import check_results
-from cytopave.engine.errors import LabelError
+from cytopave.engine.errors import LabelError, SegmenterError
 from cytopave.engine.merge import Merge
 from cytopave.engine.overtime import forget
 from cytopave.engine.planning.foreground import Mask
@@ -112,6 +112,7 @@ def segment_image(
     Raises:
         UserError: The request cannot be carried out; nothing has been computed.
         LabelError: The segmenter's function returned something that is not a label image.
+        SegmenterError: A worker cannot do what was planned, such as load a network.
         TileError: Some tiles failed; all others are finished and kept.
         OutOfMemoryError: The GPU's memory did not suffice, however often it was tried.
     """
@@ -217,7 +218,7 @@ def _segment(
         outcomes = run_window(lambda b: segment_task(plan, b), batches, window=slots(), **shared)
         with closing(outcomes):
             for batch, _, error in outcomes:
-                if isinstance(error, LabelError):
+                if isinstance(error, LabelError | SegmenterError):
                     raise error  # every tile would end so
                 if error is not None:
                     failures[batch] = error

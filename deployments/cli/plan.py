@@ -150,7 +150,11 @@ def _lines(facts: dict[str, Any]) -> dict[str, object]:
     """The same for people."""
     memory, scratch, chunks = facts["memory"], facts["scratch"], facts["chunks"]
     times = f", {facts['times']} time points" if facts["times"] > 1 else ""
-    method = {k: v for k, v in facts["segmenter"].items() if k not in ("network", "digest")}
+    method = {
+        k: v
+        for k, v in facts["segmenter"].items()
+        if k != "digest" and (k != "network" or isinstance(v, str))
+    }
     finished = facts["finished_tiles"]
     return {
         "image": f"{facts['image']}, level {facts['level']}, {facts['axes']} {_by(facts['shape'])} "

@@ -15,6 +15,8 @@ agreement can be measured there:
   yields to the other view and links nothing.
 
 A tile that saw an object whole knows its extent: it agrees with no view that lies mostly outside.
+Sections that face each other across a cut without a halo are compared by the tile in whose core
+the one before the cut begins: others may see either, or what competes with it, cut off.
 If a segmentation function gives each object the same pixels in every window, every overlap is an
 agreement and the merge is exact, for objects of any size and shape.
 """
@@ -77,6 +79,16 @@ class Side:
 
     zone: np.ndarray
     views: np.ndarray
+    with_halo: int = 0xFF  # the bits of ``cut`` for axes that have one
+
+    def decides(self, ids: np.ndarray) -> np.ndarray:
+        """Of which objects the tile says what faces them: those that begin in its core.
+
+        Of objects larger than the halo, which nobody sees whole, each tile whose core they touch.
+        """
+        views = self.views[ids - 1]
+        large = (views["cut"] & self.with_halo != 0) & (views["core_area"] > 0)
+        return np.asarray((views["first"] == views["first_core"]) | large)
 
     def complete(self, ids: np.ndarray) -> np.ndarray:
         """Whether the tile saw the whole of each object."""
@@ -129,7 +141,8 @@ def _seams(opened: OpenTiles, grid: Grid, tiles: Iterable[int]) -> Iterator[Seam
             back = zone_name(tuple(-s for s in step))
             bare = any(s and not h for s, h in zip(step, grid.halo, strict=True))
             (zone,), (their_zone,) = own.read(zone_name(step)), theirs.read(back)
-            sides = Side(zone, views), Side(their_zone, their_views)
+            with_halo = sum(3 << (2 * axis) for axis, h in enumerate(grid.halo) if h)
+            sides = Side(zone, views, with_halo), Side(their_zone, their_views, with_halo)
             yield Seam(index, other, *sides, same_pixels=not bare)
 
 
@@ -171,7 +184,8 @@ def _stacked(sides: list[Side]) -> tuple[Side, np.ndarray]:
     shift = np.repeat(first.astype(np.uint32), [len(side.zone) for side in sides])
     shift = shift.reshape(-1, *[1] * (zone.ndim - 1))
     np.add(zone, shift, out=zone, where=zone > 0)
-    return Side(zone, np.concatenate([side.views for side in sides])), first
+    views = np.concatenate([side.views for side in sides])
+    return Side(zone, views, sides[0].with_halo), first
 
 
 def compare(a: Side, b: Side, merge: Merge, *, same_pixels: bool) -> np.ndarray:
@@ -202,7 +216,9 @@ def compare(a: Side, b: Side, merge: Merge, *, same_pixels: bool) -> np.ndarray:
     agreement[unsure] = _piecewise(a.zone, b.zone, id_a[unsure], id_b[unsure], merge)
     rows["agreement"] = agreement
     if not same_pixels:
-        return rows[rows["agreement"] > 0]
+        rows = rows[rows["agreement"] > 0]
+        # Others may see the section, or what it competes with, cut off by their window.
+        return rows[a.decides(rows["view_a"])] if len(a.views) else rows
     _weigh(rows, a, b)
     return rows
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cytopave.engine.errors import LabelError
 from cytopave.engine.patchwise.evaluator import PatchEvaluator
+from cytopave.engine.patchwise.network import named
 from cytopave.engine.patchwise.streams import event, to_host
 from cytopave.engine.patchwise.window import Recipe
 from cytopave.engine.segmenters.checks import checked
@@ -70,8 +72,18 @@ class MapsEvaluator(PatchEvaluator[MapsRecipe]):
 
     @classmethod
     def read(cls, maps: torch.Tensor, recipe: MapsRecipe, mark: Callable[[str], None]) -> Labels:
-        """Labels of a window, on their way to the host."""
-        labels = recipe.labels(maps, **recipe.kwargs)
+        """Labels of a window, on their way to the host.
+
+        Raises:
+            LabelError: The maps are no numbers.
+        """
+        if bool(maps.isnan().any()):
+            raise LabelError(
+                "the network answered with maps that hold NaN: see to its weights, or to what it "
+                "makes of black pixels"
+            )
+        with named(recipe.name):
+            labels = recipe.labels(maps, **recipe.kwargs)
         mark("labels")
         shape, ready = tuple(maps.shape[1:]), None
         if isinstance(labels, torch.Tensor):

@@ -6,15 +6,17 @@ patch is answered with would depend on how many patches came with it, and so on 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F
 
 from cytopave.engine.errors import LabelError
+from cytopave.engine.gpu.oom import is_out_of_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def in_batches(
@@ -39,6 +41,22 @@ def in_batches(
         answers[start : start + batch] = answer
     assert answers is not None
     return answers
+
+
+@contextmanager
+def named(function: str, kind: type[Exception] = RuntimeError) -> Iterator[None]:
+    """Within the block, say of an exception whose it is; a GPU's want of memory passes as it is.
+
+    Args:
+        function: What messages call it.
+        kind: The exception that says so.
+    """
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise kind(f"{function} raised {type(error).__name__}: {error}") from error
 
 
 class FunctionNetwork:
@@ -80,7 +98,8 @@ class FunctionNetwork:
             return in_batches(self._checked, patches, self.batch)
 
     def _checked(self, patches: torch.Tensor) -> torch.Tensor:
-        maps = self._forward(patches)
+        with named(f"{self._name}, on patches of shape {tuple(patches.shape)},"):
+            maps = self._forward(patches)
         if not isinstance(maps, torch.Tensor):
             raise LabelError(f"{self._name} returned a {type(maps).__name__}: return a tensor")
         wanted = (len(patches), *patches.shape[2:])

@@ -16,9 +16,11 @@ from pydantic import (
 
 from cytopave.engine.segmenters import cellpose_weights as weights  # noqa: TC001 - for pydantic
 from cytopave.engine.segmenters.base import SegmenterBase
-
-Percentile = Annotated[float, Field(ge=0, le=100)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+from cytopave.engine.segmenters.intensities import (  # noqa: TC001 - for pydantic
+    Finite,
+    Percentiles,
+    Ranges,
+)
 
 
 class CellposeParameters(SegmenterBase):
@@ -62,11 +64,11 @@ class CellposeParameters(SegmenterBase):
         ),
     ] = None
     percentiles: Annotated[
-        tuple[Percentile, Percentile],
+        Percentiles,
         Field(description="Percentiles of the whole image that become 0 and 1."),
     ] = (1.0, 99.0)
     intensity: Annotated[
-        tuple[tuple[Finite, Finite], ...] | None,
+        Ranges | None,
         Field(
             description="What becomes 0 and 1, per selected channel. Empty: the percentiles of the "
             "whole image, taken once."
@@ -137,22 +139,6 @@ class CellposeParameters(SegmenterBase):
     @classmethod
     def _for_each_axis(cls, value: Any) -> Any:
         return (value,) * 3 if isinstance(value, int | float) else value
-
-    @field_validator("percentiles")
-    @classmethod
-    def _ascending(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if value[0] >= value[1]:
-            raise ValueError("percentiles must ascend, such as (1, 99)")
-        return value
-
-    @field_validator("intensity")
-    @classmethod
-    def _wide(
-        cls, value: tuple[tuple[float, float], ...] | None
-    ) -> tuple[tuple[float, float], ...] | None:
-        if value is not None and any(low >= high for low, high in value):
-            raise ValueError("each intensity range must ascend, such as (100, 2000)")
-        return value
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

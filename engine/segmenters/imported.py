@@ -94,7 +94,7 @@ def _import(function: str) -> Callable[..., Any]:
     if not callable(value):
         raise SegmenterError(
             f"{function} is a {type(value).__name__} and not a function: name something "
-            "that can be called as f(tile, **kwargs)"
+            "that can be called"
         )
     return value  # type: ignore[no-any-return]
 

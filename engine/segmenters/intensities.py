@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator, Field
 
 if TYPE_CHECKING:
     from cytopave.engine.omezarr.image import Image
 
 logger = logging.getLogger(__name__)
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+type _Pair = tuple[float, float]
+
+
+def _ascending(value: _Pair) -> _Pair:
+    if value[0] >= value[1]:
+        raise ValueError("percentiles must ascend, such as (1, 99)")
+    return value
+
+
+def _wide(value: tuple[_Pair, ...]) -> tuple[_Pair, ...]:
+    if any(low >= high for low, high in value):
+        raise ValueError("each intensity range must ascend, such as (100, 2000)")
+    return value
+
+
+Percentile = Annotated[float, Field(ge=0, le=100)]
+Percentiles = Annotated[tuple[Percentile, Percentile], AfterValidator(_ascending)]
+Ranges = Annotated[tuple[tuple[Finite, Finite], ...], AfterValidator(_wide)]
+"""What becomes 0 and what becomes 1, per channel."""
 
 
 def intensity_ranges(

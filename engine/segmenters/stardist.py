@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from cytopave.engine.boxes import Box
 from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
-from cytopave.engine.segmenters.intensities import intensity_ranges
+from cytopave.engine.segmenters.intensities import Percentiles, Ranges, intensity_ranges
 from cytopave.engine.segmenters.kept import Kept
 from cytopave.engine.segmenters.memory import CONTEXT_BYTES
 from cytopave.engine.segmenters.objects import drop_small
@@ -43,8 +43,6 @@ _BYTES_PER_PIXEL = 1200
 """Of the network's widest layers in float32: 128 features at full resolution, twice, and rays."""
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-Percentile = Annotated[float, Field(ge=0, le=100)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 _networks: Kept[Any] = Kept()
 
@@ -66,11 +64,11 @@ class StarDist(SegmenterBase):
         Field(description="Overlap from which on two are one. Empty: the network's own."),
     ] = None
     percentiles: Annotated[
-        tuple[Percentile, Percentile],
+        Percentiles,
         Field(description="Percentiles of the whole image that become 0 and 1."),
     ] = (1.0, 99.8)
     intensity: Annotated[
-        tuple[tuple[Finite, Finite], ...] | None,
+        Ranges | None,
         Field(
             description="What becomes 0 and 1, per selected channel. Empty: the percentiles of "
             "the whole image, taken once."
@@ -98,13 +96,6 @@ class StarDist(SegmenterBase):
         StarNetwork | None,
         Field(json_schema_extra={"readOnly": True}, description="Filled in from the network."),
     ] = None
-
-    @field_validator("percentiles")
-    @classmethod
-    def _ascending(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if value[0] >= value[1]:
-            raise ValueError("percentiles must ascend, such as (1, 99.8)")
-        return value
 
     def resolve(self, image: Image, *, channels: tuple[int, ...]) -> Self:
         """Find and inspect the network, and fill what is fixed for the whole image.

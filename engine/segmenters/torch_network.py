@@ -10,13 +10,13 @@ import importlib.util
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveFloat, PositiveInt
 
 from cytopave.engine.errors import MissingExtraError, SegmenterError
 from cytopave.engine.segmenters import patches
 from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
 from cytopave.engine.segmenters.imported import PATTERN, SourceHash, checked_hash, load_function
-from cytopave.engine.segmenters.intensities import intensity_ranges
+from cytopave.engine.segmenters.intensities import Percentiles, Ranges, intensity_ranges
 from cytopave.engine.segmenters.kept import Kept
 from cytopave.engine.segmenters.memory import CONTEXT_BYTES
 from cytopave.engine.segmenters.torch_device import Device, computes_on_gpu, torch_device
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 KEPT_BYTES = 2**29
 """Device memory for patches that neighbouring tiles may need again."""
 
-Percentile = Annotated[float, Field(ge=0, le=100)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 _evaluators: Kept[PatchEvaluator[MapsRecipe]] = Kept()
 
@@ -65,15 +63,15 @@ class TorchNetwork(SegmenterBase):
         default_factory=dict, description="Keyword arguments for every call of labels; JSON values."
     )
     scale: Annotated[
-        PositiveFloat,
-        Field(description="Factor by which the network is shown the image larger."),
+        float,
+        Field(gt=0, le=64, description="Factor by which the network is shown the image larger."),
     ] = 1.0
     percentiles: Annotated[
-        tuple[Percentile, Percentile],
+        Percentiles,
         Field(description="Percentiles of the whole image that become 0 and 1."),
     ] = (1.0, 99.0)
     intensity: Annotated[
-        tuple[tuple[Finite, Finite], ...] | None,
+        Ranges | None,
         Field(
             description="What becomes 0 and 1, per selected channel. Empty: the percentiles of the "
             "whole image, taken once."
@@ -108,13 +106,6 @@ class TorchNetwork(SegmenterBase):
     ] = ""
     network_sha256: SourceHash = None
     labels_sha256: SourceHash = None
-
-    @field_validator("percentiles")
-    @classmethod
-    def _ascending(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if value[0] >= value[1]:
-            raise ValueError("percentiles must ascend, such as (1, 99)")
-        return value
 
     def resolve(self, image: Image, *, channels: tuple[int, ...]) -> Self:
         """Import the functions, check their arguments, and fill what is fixed for the whole image.
@@ -238,15 +229,16 @@ class TorchNetwork(SegmenterBase):
         del itemsize  # pixels are float32 there
         if not self.wants_gpu:
             return 0
-        pixels = math.prod(window_shape) * 4
-        return CONTEXT_BYTES + KEPT_BYTES + pixels * (2 * n_channels + 3 * self.maps)
+        return CONTEXT_BYTES + KEPT_BYTES + self._bytes(window_shape, n_channels)
 
     def host_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
         """The same where CPU cores compute."""
         del itemsize
-        if self.wants_gpu:
-            return 0
-        return math.prod(window_shape) * 4 * (2 * n_channels + 3 * self.maps)
+        return 0 if self.wants_gpu else self._bytes(window_shape, n_channels)
+
+    def _bytes(self, window_shape: tuple[int, ...], n_channels: int) -> int:
+        pixels = math.prod(window_shape) * max(1.0, self.scale**2)
+        return int(pixels * 4 * (2 * n_channels + 3 * self.maps))
 
     def _recipe(self) -> MapsRecipe:
         from cytopave.engine.patchwise.maps import MapsRecipe
@@ -269,11 +261,12 @@ class TorchNetwork(SegmenterBase):
 
     def _build(self) -> PatchEvaluator[Any]:
         from cytopave.engine.patchwise.maps import MapsEvaluator
-        from cytopave.engine.patchwise.network import FunctionNetwork
+        from cytopave.engine.patchwise.network import FunctionNetwork, named
 
         device = torch_device(self.device)
         build = load_function(self.network, self.network_sha256)
-        forward = build(device, **self.kwargs)
+        with named(self.network, SegmenterError):
+            forward = build(device, **self.kwargs)
         if not callable(forward):
             raise SegmenterError(
                 f"{self.network} returned a {type(forward).__name__}: return what takes patches "

@@ -198,7 +198,11 @@ def _cards(made: Report, cells: Table | None, found: Mapping[str, Distribution])
 
 def facts(made: Report, provenance: Mapping[str, Any]) -> dict[str, object]:
     """How a label image was made, for people."""
-    method = {k: v for k, v in provenance["segmenter"].items() if k not in ("network", "digest")}
+    method = {
+        k: v
+        for k, v in provenance["segmenter"].items()
+        if k != "digest" and (k != "network" or isinstance(v, str))
+    }
     return {
         "labels": made.labels_path,
         "image": f"{made.image}, level {provenance['level']}, channels "

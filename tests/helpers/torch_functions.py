@@ -61,8 +61,9 @@ def answering(device: torch.device, *, how: str) -> Callable[[torch.Tensor], Any
         "without maps": lambda x: x[:, 0],
         "one less": lambda x: x[:-1],
         "integers": lambda x: x.to(torch.int32),
+        "no numbers": lambda x: torch.full_like(x, float("nan")),
     }
-    return answers[how]
+    return lambda patches: answers[how](patches)
 
 
 def labelling(maps: torch.Tensor, *, how: str) -> Any:
@@ -76,6 +77,11 @@ def labelling(maps: torch.Tensor, *, how: str) -> Any:
 
 
 NOTHING = 3
+
+
+def broken_build(device: torch.device) -> Blobs:
+    """Finds no weights."""
+    raise FileNotFoundError("no weights")
 
 
 def building_nothing(device: torch.device) -> None:

@@ -8,12 +8,13 @@ import torch
 import torch_functions
 import zarr
 from placed import segmented
+from pydantic import ValidationError
 from runs import run_here
 from scipy import ndimage
 from torch.nn import functional as F
 from worlds import same_partition
 
-from cytopave.engine.errors import LabelError, SegmenterError
+from cytopave.engine.errors import LabelError, SegmenterError, TileError
 from cytopave.engine.omezarr.image import Image, open_image
 from cytopave.engine.omezarr.labels import open_labels
 from cytopave.engine.patchwise.grid import axis
@@ -135,6 +136,29 @@ def test_stacks_are_segmented_plane_by_plane(tmp_path: Path) -> None:
         assert same_partition(by_hand(plane), own)
 
 
+@pytest.mark.parametrize(("tile", "halo"), [(100, 60), (64, 60), (64, 45)])
+def test_sections_are_joined_alike_in_all_tiles(tmp_path: Path, tile: int, halo: int) -> None:
+    """Windows cut sections off, which then may look like others' best matches."""
+    random = np.random.default_rng(5)
+    planes = np.zeros((6, 300, 330), np.uint16)
+    y, x = np.indices(planes.shape[1:])
+    for plane in planes:
+        for cy, cx in random.uniform(0, 300, (55, 2)):
+            plane[(y - cy) ** 2 + (x - cx) ** 2 <= random.uniform(3, 10) ** 2] = 900
+    image = write(tmp_path / "stack.zarr", planes)
+    segmenter = BLOBS.model_copy(update={"kwargs": {"reach": 1}, "label_kwargs": {"above": 0.5}})
+    found = []
+    for name, tiling in (
+        ("one", Tiling(tile=(400, 400), halo=halo)),
+        ("many", Tiling(tile=(tile, tile), halo=halo)),
+    ):
+        output = str(tmp_path / f"{name}.zarr")
+        run_here(image.url, segmenter=segmenter, tiling=tiling, output=output)
+        found.append(np.asarray(open_labels(output, "cells").levels[0][:]))
+    assert found[0].max() > 60
+    np.testing.assert_array_equal(found[0], found[1])
+
+
 def test_small_objects_are_dropped(image: Image) -> None:
     pixels = np.asarray(zarr.open_array(image.url)[:180, :200])
     every = BLOBS.resolve(image, channels=()).load()(pixels)
@@ -164,6 +188,51 @@ def test_what_is_no_label_image_ends_the_run_with_the_functions_name(
     segmenter = BLOBS.model_copy(update=wrong)
     with pytest.raises(LabelError, match=r"^the function torch_functions:labelling returned"):
         run_here(image.url, segmenter=segmenter, tiling=Tiling(), output=str(tmp_path / "l.zarr"))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (
+            {"network": "torch_functions:broken_build"},
+            SegmenterError,
+            "^torch_functions:broken_build raised FileNotFoundError: no weights",
+        ),
+        (
+            {"network": "torch_functions:answering", "kwargs": {"how": "an error"}},
+            TileError,
+            r"torch_functions:answering, on patches of shape \(1, 1, 256, 256\), raised KeyError",
+        ),
+        (
+            {"labels": "torch_functions:labelling", "label_kwargs": {"how": "an error"}},
+            TileError,
+            "RuntimeError: torch_functions:labelling raised KeyError: 'an error'",
+        ),
+        (
+            {"network": "torch_functions:answering", "kwargs": {"how": "no numbers"}},
+            LabelError,
+            "maps that hold NaN",
+        ),
+    ],
+)
+def test_errors_of_a_users_code_say_whose_they_are(
+    image: Image,
+    tmp_path: Path,
+    change: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    segmenter = BLOBS.model_copy(update=change)
+    with pytest.raises(error, match=message):
+        run_here(image.url, segmenter=segmenter, tiling=Tiling(), output=str(tmp_path / "l.zarr"))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"intensity": [[5, 5]]}, {"intensity": [[9, 5]]}, {"scale": float("inf")}]
+)
+def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TorchNetwork(network="torch_functions:build", labels="torch_functions:parts", **wrong)
 
 
 @pytest.mark.parametrize(
