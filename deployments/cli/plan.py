@@ -150,11 +150,9 @@ def _lines(facts: dict[str, Any]) -> dict[str, object]:
     """The same for people."""
     memory, scratch, chunks = facts["memory"], facts["scratch"], facts["chunks"]
     times = f", {facts['times']} time points" if facts["times"] > 1 else ""
-    method = {
-        k: v
-        for k, v in facts["segmenter"].items()
-        if k != "digest" and (k != "network" or isinstance(v, str))
-    }
+    from cytopave.engine.segmenters.base import told
+
+    method = told(facts["segmenter"])
     finished = facts["finished_tiles"]
     return {
         "image": f"{facts['image']}, level {facts['level']}, {facts['axes']} {_by(facts['shape'])} "

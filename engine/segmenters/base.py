@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict
@@ -184,3 +184,12 @@ class SegmenterBase(BaseModel, ABC):
     def provenance(self) -> dict[str, Any]:
         """What a reader of the labels needs to know about how they were made; JSON-able."""
         return {**self.model_dump(mode="json", exclude_none=True), "digest": self.digest()}
+
+
+def told(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What people are told of a segmenter's `provenance`: not what was read off its weights."""
+    return {
+        name: value
+        for name, value in provenance.items()
+        if name != "digest" and (name != "network" or isinstance(value, str))
+    }

@@ -24,7 +24,7 @@ from cytopave.engine.segmenters.kept import Kept
 from cytopave.engine.segmenters.memory import Footprint, cellpose_rule
 from cytopave.engine.segmenters.patches import alone, steps
 from cytopave.engine.segmenters.planes import stitched
-from cytopave.engine.segmenters.torch_device import computes_on_gpu, torch_device
+from cytopave.engine.segmenters.torch_device import OnTorch
 from cytopave.engine.segmenters.voxels import anisotropy
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cytopave.engine.segmenters.steps import Steps
 
 
-class Cellpose(CellposeParameters):
+class Cellpose(OnTorch, CellposeParameters):
     """Cellpose, with the parameters that its users know.
 
     A stack is segmented with ``do_3D=True``, or plane by plane with ``stitch=True``; an image with
@@ -106,15 +106,6 @@ class Cellpose(CellposeParameters):
         if self.diameter is not None:
             return network.diam_mean / self.diameter
         return 1.0 if network.generation == 4 else network.diam_mean / network.diam_labels
-
-    def check_process(self) -> None:
-        """Refuse a process without the GPU that was asked for.
-
-        Raises:
-            SegmenterError: PyTorch sees none.
-        """
-        if self.device == "cuda":
-            torch_device(self.device)
 
     def region(self, window: Box, shape: tuple[int, ...]) -> Box:
         """On the fast path all that the patches see which cover the window, else the window."""
@@ -267,28 +258,12 @@ class Cellpose(CellposeParameters):
             return 0.1 / scale**2
         return (2.0 if self.path == "stock" else 16.0) / scale**2
 
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether it computes on a GPU: asked for, or there is one where this is asked."""
-        return computes_on_gpu(self.device)
-
-    @property
-    def wants_gpu(self) -> bool:
-        """Whether it computes on a GPU where there is one."""
-        return self.device != "cpu"
-
-    @property
-    def needs_gpu(self) -> bool:
-        """Whether a GPU was asked for."""
-        return self.device == "cuda"
-
     def placed_on(self, *, gpu: bool) -> Self:
         """The same without the choices that follow from the device.
 
         No worker falls back to its CPU silently, and all of a run's compute in as many bits.
         """
-        device = ("cuda" if gpu else "cpu") if self.device == "auto" else self.device
-        placed = self.model_copy(update={"device": device})
+        placed = self.model_copy(update={"device": self.settled_device(gpu=gpu)})
         return placed.model_copy(update={"use_bfloat16": placed.in_bfloat16})
 
     @property

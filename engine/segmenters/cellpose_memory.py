@@ -12,6 +12,7 @@ from cytopave.engine.segmenters import cellpose_weights as weights
 from cytopave.engine.segmenters.memory import (
     CONTEXT_BYTES,
     CPNET_PATCH_BYTES,
+    KEPT_BYTES,
     WORKSPACE_BYTES,
     Footprint,
     fast_pixel_bytes,
@@ -24,10 +25,8 @@ from cytopave.engine.segmenters.memory import (
 if TYPE_CHECKING:
     from cytopave.engine.cellpose_fast.passes import Volume
 
-KEPT_BYTES = 2**29
-"""Device memory for patches that neighbouring tiles may need again."""
-KEPT_BYTES_VOLUME = 2**30
-"""The same for stacks, which share more."""
+KEPT_BYTES_VOLUME = 2 * KEPT_BYTES
+"""Of stacks, which share more patches."""
 
 
 def cellpose_footprint(

@@ -120,7 +120,7 @@ class CellposeParameters(SegmenterBase):
         bool,
         Field(
             description="Compile the network of the fast path on a GPU: a minute at the start "
-            "of each worker. Pays where Triton is not there, whose kernels are as fast without."
+            "of each worker, for networks that our own kernels do not make as fast without."
         ),
     ] = False
     sha256: Annotated[

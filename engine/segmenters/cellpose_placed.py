@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from cytopave.engine.cellpose_fast.passes import Volume, Window
 from cytopave.engine.errors import SegmenterError
 from cytopave.engine.segmenters import patches
-from cytopave.engine.segmenters.cellpose_memory import KEPT_BYTES, KEPT_BYTES_VOLUME
+from cytopave.engine.segmenters.cellpose_memory import KEPT_BYTES_VOLUME
+from cytopave.engine.segmenters.memory import KEPT_BYTES
 from cytopave.engine.segmenters.torch_device import torch_device
 
 if TYPE_CHECKING:

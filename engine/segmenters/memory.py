@@ -14,6 +14,8 @@ GIB = 2**30
 CONTEXT_BYTES = 730_000_000
 """What CUDA, its libraries and compiled kernels hold in a process beyond tensors: 688 MiB were
 measured on an H200 once everything had run."""
+KEPT_BYTES = 2**29
+"""Device memory for patches that neighbouring tiles may need again."""
 DENSE = 0.8
 """Share of foreground to plan for: dense tissue, so that the busiest tile fits as well."""
 

@@ -38,3 +38,40 @@ def computes_on_gpu(device: Device) -> bool:
     import torch
 
     return bool(torch.cuda.is_available())
+
+
+class OnTorch:
+    """What segmenters have in common that compute in PyTorch, on the ``device`` they are given."""
+
+    if TYPE_CHECKING:
+        device: Device
+
+    def check_process(self) -> None:
+        """Refuse a process without the GPU that was asked for.
+
+        Raises:
+            SegmenterError: PyTorch sees none.
+        """
+        if self.device == "cuda":
+            torch_device(self.device)
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether it computes on a GPU: asked for, or there is one where this is asked."""
+        return computes_on_gpu(self.device)
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether it computes on a GPU where there is one."""
+        return self.device != "cpu"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether a GPU was asked for."""
+        return self.device == "cuda"
+
+    def settled_device(self, *, gpu: bool) -> Device:
+        """The device, without the choice of 'auto'."""
+        if self.device != "auto":
+            return self.device
+        return "cuda" if gpu else "cpu"

@@ -1,7 +1,8 @@
 """A torch network of yours, evaluated patch by patch on the machinery of the fast path.
 
-Three functions make a segmenter: patches in, maps out, and from maps to labels. The patches lie on
-one grid for the whole image, so that what the network says of a pixel does not depend on the tile.
+Two functions make a segmenter: one builds the network (patches in, maps out), one makes labels of
+maps. The patches lie on one grid for the whole image, so that what the network says of a pixel does
+not depend on the tile.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from cytopave.engine.segmenters.base import LabelFunction, SegmenterBase
 from cytopave.engine.segmenters.imported import PATTERN, SourceHash, checked_hash, load_function
 from cytopave.engine.segmenters.intensities import Percentiles, Ranges, intensity_ranges
 from cytopave.engine.segmenters.kept import Kept
-from cytopave.engine.segmenters.memory import CONTEXT_BYTES
-from cytopave.engine.segmenters.torch_device import Device, computes_on_gpu, torch_device
+from cytopave.engine.segmenters.memory import CONTEXT_BYTES, KEPT_BYTES
+from cytopave.engine.segmenters.torch_device import Device, OnTorch, torch_device
 
 if TYPE_CHECKING:
     from cytopave.engine.boxes import Box
@@ -29,14 +30,10 @@ if TYPE_CHECKING:
     from cytopave.engine.segmenters.place import Place
     from cytopave.engine.segmenters.steps import Steps
 
-KEPT_BYTES = 2**29
-"""Device memory for patches that neighbouring tiles may need again."""
-
-
 _evaluators: Kept[PatchEvaluator[MapsRecipe]] = Kept()
 
 
-class TorchNetwork(SegmenterBase):
+class TorchNetwork(OnTorch, SegmenterBase):
     """A torch network of yours, and the function that makes labels of its maps.
 
     ``network`` names a function ``build(device, **kwargs)``; it returns what takes patches
@@ -132,15 +129,6 @@ class TorchNetwork(SegmenterBase):
         }
         return self.model_copy(update=filled)
 
-    def check_process(self) -> None:
-        """Refuse a process without the GPU that was asked for.
-
-        Raises:
-            SegmenterError: PyTorch sees none.
-        """
-        if self.device == "cuda":
-            torch_device(self.device)
-
     def region(self, window: Box, shape: tuple[int, ...]) -> Box:
         """All that the patches see which cover the window."""
         return patches.region(window, shape, rescale=self.scale)
@@ -201,25 +189,9 @@ class TorchNetwork(SegmenterBase):
         """The diameter that was given."""
         return self.diameter
 
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether it computes on a GPU: asked for, or there is one where this is asked."""
-        return computes_on_gpu(self.device)
-
-    @property
-    def wants_gpu(self) -> bool:
-        """Whether it computes on a GPU where there is one."""
-        return self.device != "cpu"
-
-    @property
-    def needs_gpu(self) -> bool:
-        """Whether a GPU was asked for."""
-        return self.device == "cuda"
-
     def placed_on(self, *, gpu: bool) -> Self:
         """The same without the choice of 'auto': no worker falls back to its CPU silently."""
-        device = ("cuda" if gpu else "cpu") if self.device == "auto" else self.device
-        return self.model_copy(update={"device": device})
+        return self.model_copy(update={"device": self.settled_device(gpu=gpu)})
 
     def device_bytes(self, window_shape: tuple[int, ...], itemsize: int, n_channels: int) -> int:
         """What is known of a tile: its pixels and maps, thrice, for what makes labels of them.

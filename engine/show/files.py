@@ -12,6 +12,7 @@ from cytopave.engine.errors import ImageError, OutputError, StaleTableError
 from cytopave.engine.omezarr import publish
 from cytopave.engine.omezarr.folders import Folder
 from cytopave.engine.omezarr.image import open_image
+from cytopave.engine.segmenters.base import told
 from cytopave.engine.show import sections
 from cytopave.engine.show.classes import class_column
 from cytopave.engine.show.look import Look
@@ -198,11 +199,7 @@ def _cards(made: Report, cells: Table | None, found: Mapping[str, Distribution])
 
 def facts(made: Report, provenance: Mapping[str, Any]) -> dict[str, object]:
     """How a label image was made, for people."""
-    method = {
-        k: v
-        for k, v in provenance["segmenter"].items()
-        if k != "digest" and (k != "network" or isinstance(v, str))
-    }
+    method = told(provenance["segmenter"])
     return {
         "labels": made.labels_path,
         "image": f"{made.image}, level {provenance['level']}, channels "
